@@ -1,0 +1,68 @@
+#include "rsocket-core/wire.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "rsocket-core/ring.h"
+
+namespace ringroad {
+
+bool make_nonce(Nonce& out) noexcept {
+  const int saved = errno;
+  const bool made = getrandom(out.data(), out.size(), GRND_NONBLOCK) ==
+                    static_cast<ssize_t>(out.size());
+  errno = saved;
+  return made;
+}
+
+void encode_token(const Nonce& nonce, std::uint8_t out[kTokenBytes]) noexcept {
+  std::memcpy(out, nonce.data(), nonce.size());
+  out[kNonceBytes] = static_cast<std::uint8_t>(FrameKind::kToken);
+}
+
+void encode_resume(const Nonce& nonce, const ResumeFrame& frame,
+                   std::uint8_t out[kResumeBytes]) noexcept {
+  std::memset(out, 0, kResumeBytes);
+  std::memcpy(out, nonce.data(), nonce.size());
+  out[kNonceBytes] = static_cast<std::uint8_t>(FrameKind::kResume);
+  std::memcpy(out + 16, &frame.consumed, sizeof frame.consumed);
+  out[24] = static_cast<std::uint8_t>(frame.reason);
+}
+
+FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_t n,
+                       ResumeFrame& resume) noexcept {
+  if (std::memcmp(bytes, nonce.data(), std::min(n, nonce.size())) != 0) return FrameMatch::kOther;
+  if (n <= kNonceBytes) return FrameMatch::kPartial;
+  const std::uint8_t kind = bytes[kNonceBytes];
+  if (kind == static_cast<std::uint8_t>(FrameKind::kToken)) return FrameMatch::kToken;
+  if (kind != static_cast<std::uint8_t>(FrameKind::kResume)) return FrameMatch::kOther;
+  if (n < kResumeBytes) return FrameMatch::kPartial;
+  if (std::any_of(bytes + 25, bytes + kResumeBytes, [](std::uint8_t b) { return b != 0; })) {
+    return FrameMatch::kOther;
+  }
+  std::memcpy(&resume.consumed, bytes + 16, sizeof resume.consumed);
+  resume.reason = reason_from_wire(bytes[24]);
+  return FrameMatch::kResume;
+}
+
+Reason parse_hello(const void* data, std::size_t n, Hello& out) noexcept {
+  if (n < sizeof(Hello)) return Reason::kBadRequest;
+  Hello hello;
+  std::memcpy(&hello, data, sizeof hello);
+  if (hello.magic != kMagic) return Reason::kBadRequest;
+  if (hello.version != kProtocolVersion) return Reason::kVersion;
+  if (hello.tcp_port == 0 || !valid_ring_bytes(hello.ring_bytes)) return Reason::kBadRequest;
+  out = hello;
+  return Reason::kNone;
+}
+
+Reason parse_refusal(const void* data, std::size_t n) noexcept {
+  Refusal refusal;
+  if (data == nullptr || n < sizeof refusal) return Reason::kPeerRefused;
+  std::memcpy(&refusal, data, sizeof refusal);
+  return refusal.magic == kMagic ? reason_from_wire(refusal.reason) : Reason::kPeerRefused;
+}
+
+}  // namespace ringroad

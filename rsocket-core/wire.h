@@ -1,0 +1,132 @@
+// What crosses the wire, or stands in memory that a peer shares: the bytes, drawn. docs/protocol.md
+// is the long form. All integers are little-endian (the library refuses to build elsewhere); ports
+// and addresses inside CM private data included.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "rsocket-core/reason.h"
+
+namespace ringroad {
+
+static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
+
+inline constexpr std::uint32_t kMagic = 0x31525252;  // "RRR1"
+inline constexpr std::uint16_t kProtocolVersion = 1;
+
+// ---- Nonces ------------------------------------------------------------------------------------
+// Each end of a promotion draws 15 random bytes and tells the other over the channel. A frame that
+// an end writes into the TCP stream starts with the *other* end's nonce, so only a process that
+// sits at the far end of the channel can write it, and application bytes cannot look like it.
+
+inline constexpr std::size_t kNonceBytes = 15;
+using Nonce = std::array<std::uint8_t, kNonceBytes>;
+
+// From getrandom(2). False when the kernel has no randomness to give (then nothing is promoted).
+bool make_nonce(Nonce& out) noexcept;
+
+// ---- Frames inside the TCP stream --------------------------------------------------------------
+//
+//  0              15 16                  24                  32
+//  | nonce         |k| consumed (RESUME) | reason, 7 zero    |
+//
+// TOKEN is the first 16 bytes alone, RESUME all 32. k tells them apart.
+
+enum class FrameKind : std::uint8_t { kToken = 1, kResume = 2 };
+
+inline constexpr std::size_t kTokenBytes = 16;
+inline constexpr std::size_t kResumeBytes = 32;
+
+struct ResumeFrame {
+  std::uint64_t consumed = 0;  // bytes taken from the ring since the switch
+  Reason reason = Reason::kNone;
+};
+
+void encode_token(const Nonce& nonce, std::uint8_t out[kTokenBytes]) noexcept;
+void encode_resume(const Nonce& nonce, const ResumeFrame& frame,
+                   std::uint8_t out[kResumeBytes]) noexcept;
+
+enum class FrameMatch : std::uint8_t {
+  kOther,    // application bytes: they differ from every frame of this nonce
+  kPartial,  // fewer bytes than a frame, and so far they agree with one
+  kToken,
+  kResume,
+};
+
+// Compares the first bytes of the TCP stream at a place where a frame may stand. A RESUME whose
+// tail is malformed is kOther. `resume` is filled only for kResume.
+FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_t n,
+                       ResumeFrame& resume) noexcept;
+
+// ---- Control messages on a channel -------------------------------------------------------------
+//
+//  0      1        2        4          8                16               24              32
+//  | type | reason | zero   | credits  | consumed       | value          | zero          |
+//
+// `credits` and `consumed` are cumulative and stand in every message (verbs uses them for flow
+// control; shm has them in shared memory and sends zero). `value` depends on the type.
+
+enum class ControlType : std::uint8_t {
+  kCredit = 1,     // verbs only; never handed to the stream
+  kSwitch = 2,     // value = TCP bytes written by the sender before its token (the S of the design)
+  kSwitchAck = 3,  // value = the S that is accepted
+  kGiveUp = 4,     // the sender gave the promotion up before it wrote its token
+  kFin = 5,        // value = ring offset after the last byte of the direction
+};
+
+struct ControlMessage {
+  std::uint8_t type = 0;
+  std::uint8_t reason = 0;
+  std::uint16_t zero16 = 0;
+  std::uint32_t credits = 0;
+  std::uint64_t consumed = 0;
+  std::uint64_t value = 0;
+  std::uint64_t zero64 = 0;
+};
+static_assert(sizeof(ControlMessage) == 32);
+static_assert(offsetof(ControlMessage, credits) == 4 && offsetof(ControlMessage, consumed) == 8 &&
+              offsetof(ControlMessage, value) == 16);
+
+// ---- Promotion request and answer (CM private data; the shm hello starts the same) --------------
+//
+//  0       4         6          8            16     20          24       26   28           32     47 48
+//  | magic | version | tcp port | ring addr  | rkey | ring size | credits| role | zero      | nonce  |k|
+//
+// REQ carries it from the connector, REP the same from the listener. 48 bytes: an IBTA CM REQ in
+// RDMA_PS_TCP leaves 56 bytes to the user (rdma_connect(3)), REP 196, REJ 148.
+
+struct Hello {
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kProtocolVersion;
+  std::uint16_t tcp_port = 0;    // the sender's own port of the TCP connection
+  std::uint64_t ring_addr = 0;   // verbs: remote address of the sender's receive ring
+  std::uint32_t rkey = 0;        // verbs: its rkey
+  std::uint32_t ring_bytes = 0;  // size of the sender's receive ring
+  std::uint16_t credits = 0;     // verbs: data messages that the sender has posted receives for
+  std::uint16_t zero16 = 0;
+  std::uint32_t zero32 = 0;
+  Nonce nonce{};
+  std::uint8_t zero8 = 0;
+};
+static_assert(sizeof(Hello) == 48);
+
+// REJ carries this.
+struct Refusal {
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kProtocolVersion;
+  std::uint8_t reason = 0;
+  std::uint8_t zero8 = 0;
+};
+static_assert(sizeof(Refusal) == 8);
+
+// kNone when `n` bytes at `data` are a Hello that this version understands.
+Reason parse_hello(const void* data, std::size_t n, Hello& out) noexcept;
+
+// The peer's reason; kPeerRefused when the bytes are no Refusal of ours.
+Reason parse_refusal(const void* data, std::size_t n) noexcept;
+
+}  // namespace ringroad
