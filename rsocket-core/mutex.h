@@ -1,0 +1,61 @@
+// Mutexes with clang's thread-safety annotations (-Wthread-safety), and the order in which they are
+// taken. A lock is never held across a call that may sleep in the kernel.
+//
+// Rank (take in this order only):
+//   1 Registry::mutex_     the table of descriptors and listeners
+//   2 Agent::mutex_        the agent's command queue
+//   3 Stream::tx_mutex_    one stream's transmit side
+//   4 Stream::rx_mutex_    one stream's receive side
+//   5 Stream::wait_mutex_  who sleeps on the stream
+//   6 inside a channel     receive-queue lock, then send-queue lock
+#pragma once
+
+#include <pthread.h>
+
+#if defined(__clang__)
+#define RR_ANNOTATE(x) __attribute__((x))
+#else
+#define RR_ANNOTATE(x)
+#endif
+#define RR_CAPABILITY(x) RR_ANNOTATE(capability(x))
+#define RR_SCOPED_CAPABILITY RR_ANNOTATE(scoped_lockable)
+#define RR_GUARDED_BY(x) RR_ANNOTATE(guarded_by(x))
+#define RR_PT_GUARDED_BY(x) RR_ANNOTATE(pt_guarded_by(x))
+#define RR_REQUIRES(...) RR_ANNOTATE(requires_capability(__VA_ARGS__))
+#define RR_EXCLUDES(...) RR_ANNOTATE(locks_excluded(__VA_ARGS__))
+#define RR_ACQUIRE(...) RR_ANNOTATE(acquire_capability(__VA_ARGS__))
+#define RR_TRY_ACQUIRE(...) RR_ANNOTATE(try_acquire_capability(__VA_ARGS__))
+#define RR_RELEASE(...) RR_ANNOTATE(release_capability(__VA_ARGS__))
+#define RR_NO_THREAD_SAFETY_ANALYSIS RR_ANNOTATE(no_thread_safety_analysis)
+
+namespace ringroad {
+
+class RR_CAPABILITY("mutex") Mutex {
+ public:
+  constexpr Mutex() noexcept = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void lock() noexcept RR_ACQUIRE() { pthread_mutex_lock(&mutex_); }
+  bool try_lock() noexcept RR_TRY_ACQUIRE(true) { return pthread_mutex_trylock(&mutex_) == 0; }
+  void unlock() noexcept RR_RELEASE() { pthread_mutex_unlock(&mutex_); }
+
+  // In the child of a fork only: nobody else is left who could hold it.
+  void reset_after_fork() noexcept { mutex_ = PTHREAD_MUTEX_INITIALIZER; }
+
+ private:
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+};
+
+class RR_SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) noexcept RR_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() RR_RELEASE() { mutex_.unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+}  // namespace ringroad
