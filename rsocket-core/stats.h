@@ -1,0 +1,131 @@
+// What `ringroad ss` reads: one shared-memory file a process, written without locks and readable
+// while the process is stopped, hung or dead.
+//
+//   <directory>/<pid>   0644, made when the process first meets a TCP connection or listener
+//
+//   0            4096                  4096 + sizeof(StreamSlot)
+//   | header     | slot 0              | slot 1 ...        (sparse: untouched slots take no memory)
+//
+// Publication: a slot's identity (everything that is not atomic) changes only between two
+// increments of `sequence` (odd while it changes); a reader copies the slot, and believes the copy if
+// `sequence` was even and equal before and after. Counters are relaxed atomics: each is exact, but
+// two of them may be from slightly different moments.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "rsocket-core/channel.h"
+#include "rsocket-core/endpoint.h"
+#include "rsocket-core/reason.h"
+#include "rsocket-core/state.h"
+
+namespace ringroad::stats {
+
+inline constexpr std::uint32_t kSegmentMagic = 0x54535252;  // "RRST"
+inline constexpr std::uint32_t kSegmentVersion = 1;
+inline constexpr std::uint32_t kSlots = 16384;
+inline constexpr std::size_t kHeaderBytes = 4096;
+inline constexpr const char* kDefaultDirectory = "/dev/shm/ringroad";  // RINGROAD_RUNTIME_DIR
+
+// Bytes and messages of one carrier (index 0: TCP, 1: channel), both directions. A message is one
+// successful send or receive call of the program.
+struct Counters {
+  std::atomic<std::uint64_t> tx_bytes[2];
+  std::atomic<std::uint64_t> rx_bytes[2];
+  std::atomic<std::uint64_t> tx_messages[2];
+  std::atomic<std::uint64_t> rx_messages[2];
+
+  // One writer at a time (the lock of that direction), so no read-modify-write is needed.
+  static void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) noexcept {
+    counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+};
+
+enum class PolicyStatus : std::uint32_t { kNone = 0, kLoaded = 1, kRefused = 2 };
+
+struct SegmentHeader {
+  std::uint32_t magic = 0;  // written last
+  std::uint32_t version = 0;
+  std::uint32_t header_bytes = 0;
+  std::uint32_t slot_bytes = 0;
+  std::uint32_t slots = 0;
+  std::uint32_t pid = 0;
+  std::uint64_t start_ticks = 0;  // field 22 of /proc/PID/stat: tells a reused pid
+  char program[64] = {};
+  std::atomic<std::uint32_t> policy_status{};
+  std::uint32_t policy_rules = 0;
+  char policy_detail[512] = {};  // the first error (file:line:column: ...), or the files that were read
+  char library_version[32] = {};
+  std::atomic<std::uint32_t> slots_used{};  // slots at or above this were never used
+  std::atomic<std::uint32_t> unlisted{};    // live streams that found no slot
+  // Streams that are gone; add the live ones to get the process' totals.
+  Counters closed{};
+  std::atomic<std::uint64_t> streams_opened{};
+  std::atomic<std::uint64_t> streams_promoted{};
+  std::atomic<std::uint64_t> promotions_refused[static_cast<unsigned>(Reason::kCount)]{};
+};
+static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
+
+struct StreamSlot {
+  std::atomic<std::uint32_t> sequence{};
+  std::atomic<std::uint32_t> in_use{};
+  std::uint64_t id = 0;
+  std::uint8_t role = 0;  // 0 connect, 1 accept
+  std::uint8_t unused[3] = {};
+  std::int32_t fd = -1;  // as the program numbers it; the first one if it was dup'ed
+  Endpoint local{};
+  Endpoint remote{};
+  char rule[48] = {};
+  std::atomic<std::uint8_t> state{};   // State
+  std::atomic<std::uint8_t> reason{};  // Reason, at this end
+  std::atomic<std::uint8_t> peer_reason{};
+  std::atomic<std::uint8_t> descriptors_extra{};  // beyond those of the channel
+  ChannelInfo channel{};                          // zero while there is none
+  Counters counters{};
+  std::atomic<std::uint64_t> stalls{};       // sends that found no room in the ring
+  std::atomic<std::uint64_t> promotions{};
+  std::atomic<std::uint64_t> resumptions{};
+};
+
+// The writer's side. Thread rule: any thread; create() and release() are internally serialised.
+class Segment {
+ public:
+  // Makes the file. Null where that is impossible (the process then runs unlisted).
+  static Segment* create(const char* directory, const char* program) noexcept;
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  SegmentHeader& header() noexcept { return *header_; }
+  // A slot in use whose counters are zero; its identity is to be filled in between begin() and end().
+  // Null when all are taken.
+  StreamSlot* acquire() noexcept;
+  // Adds the slot's counters to the header's and frees it.
+  void release(StreamSlot* slot) noexcept;
+  void remove_file() noexcept;
+
+  static void begin(StreamSlot& slot) noexcept {
+    slot.sequence.store(slot.sequence.load(std::memory_order_relaxed) + 1,
+                        std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+  static void end(StreamSlot& slot) noexcept {
+    slot.sequence.store(slot.sequence.load(std::memory_order_relaxed) + 1,
+                        std::memory_order_release);
+  }
+
+ private:
+  Segment() noexcept = default;
+
+  SegmentHeader* header_ = nullptr;
+  StreamSlot* slots_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::uint32_t* free_ = nullptr;  // stack of freed slot numbers
+  std::uint32_t free_count_ = 0;
+  std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+  char path_[256] = {};
+};
+
+}  // namespace ringroad::stats
