@@ -1,0 +1,54 @@
+# Thin: cmake does the building, integration/run_tests the testing.
+#
+#   make            what a user needs, in build/
+#   make help       everything else
+
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+
+# A compiler cache halves the second build; cmake takes it from the environment.
+ifneq ($(shell command -v ccache 2>/dev/null),)
+export CMAKE_C_COMPILER_LAUNCHER ?= ccache
+export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
+endif
+
+# Everything but the tests.
+PRODUCT = policy/all rsocket-core/all preload/all cli/all
+
+.PHONY: build deps demo test stages install clean help
+.DEFAULT_GOAL := build
+
+build:
+	@echo "== build: build/lib/libringroad.so, build/lib/libringroad-verbs.so, build/bin/ringroad"
+	@cmake --preset release --log-level=WARNING
+	@cmake --build --preset release --parallel $(JOBS) --target $(PRODUCT)
+
+deps:
+	@integration/deps/install
+
+# A second make in these two: `deps` may have installed the compiler cache just now.
+demo: deps
+	@$(MAKE) --no-print-directory build
+	@integration/oltp/demo $(if $(filter-out 0 no,$(QUICK)),--quick)
+
+test: deps
+	@$(MAKE) --no-print-directory stages
+
+stages:
+	@integration/run_tests --jobs $(JOBS) $(addprefix --only ,$(ONLY))
+
+install: build
+	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
+
+clean:
+	rm -rf build
+
+help:
+	@echo 'make            build Ringroad: build/lib/libringroad.so, libringroad-verbs.so, build/bin/ringroad'
+	@echo 'make deps       install the Debian packages that are missing (integration/deps/packages.txt)'
+	@echo 'make demo       TCP against Ringroad under MariaDB and sysbench; QUICK=1 for a short one'
+	@echo 'make test       every test; ONLY="unit asan" for some stages,'
+	@echo '                integration/run_tests --list for their names'
+	@echo 'make install    into $(DESTDIR)$(PREFIX); DESTDIR= and PREFIX= change that'
+	@echo 'make clean      remove build/'
+	@echo 'JOBS=N          processes at once, $(JOBS) here'
