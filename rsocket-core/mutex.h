@@ -2,12 +2,13 @@
 // taken. A lock is never held across a call that may sleep in the kernel.
 //
 // Rank (take in this order only):
-//   1 Registry::mutex_     the table of descriptors and listeners
-//   2 Agent::mutex_        the agent's command queue
-//   3 Stream::tx_mutex_    one stream's transmit side
-//   4 Stream::rx_mutex_    one stream's receive side
-//   5 Stream::wait_mutex_  who sleeps on the stream
-//   6 inside a channel     receive-queue lock, then send-queue lock
+//   1 DescriptorTable::mutex_  who has which number
+//   2 Agent::mutex_            which streams and listeners there are
+//   3 Stream::tx_mutex_        one stream's transmit side
+//   4 Stream::rx_mutex_        one stream's receive side
+//   5 WaitList::mutex_         who sleeps on a stream
+//   6 inside a channel         receive-queue lock, then send-queue lock
+//   7 Agent::queue_mutex_      the agent's commands
 #pragma once
 
 #include <pthread.h>

@@ -29,6 +29,7 @@ namespace ringroad {
   X(kQpError,            "qp_error",             "the queue pair, the device or the shared memory failed") \
   X(kPeerGone,           "peer_gone",            "the peer's process ended or closed its channel") \
   X(kPeerGaveUp,         "peer_gave_up",         "the peer gave the promotion up") \
+  X(kPeerLeft,           "peer_left",            "the peer went back to TCP; its own reason stands beside this one") \
   X(kFork,               "fork",                 "the descriptor was inherited by a forked child") \
   X(kEpoll,              "epoll",                "the descriptor is in an epoll instance, which is not carried over a channel yet") \
   X(kDescriptorUse,      "descriptor_use",       "the program used the descriptor in a way that only the kernel can serve") \

@@ -15,7 +15,7 @@ namespace {
 std::uint64_t own_start_ticks() noexcept {
   char text[1024];
   const int fd = static_cast<int>(
-      syscall(SYS_openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC, 0));
+      sys::call(SYS_openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC, 0));
   if (fd < 0) return 0;
   const ssize_t n = sys::read(fd, text, sizeof text - 1);
   sys::close(fd);
@@ -30,13 +30,13 @@ std::uint64_t own_start_ticks() noexcept {
 
 // The directory is shared by all users, like /tmp: sticky, so that nobody removes another's file.
 bool ensure_directory(const char* directory) noexcept {
-  if (syscall(SYS_mkdir, directory, 01777) == 0) {
-    syscall(SYS_chmod, directory, 01777);  // whatever the umask took away
+  if (sys::call(SYS_mkdir, directory, 01777) == 0) {
+    sys::call(SYS_chmod, directory, 01777);  // whatever the umask took away
     return true;
   }
   struct stat st {};
   return errno == EEXIST &&
-         syscall(SYS_newfstatat, AT_FDCWD, directory, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+         sys::call(SYS_newfstatat, AT_FDCWD, directory, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
          S_ISDIR(st.st_mode);
 }
 
@@ -54,13 +54,13 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   if (segment->free_ != nullptr && length > 0 &&
       static_cast<std::size_t>(length) < sizeof segment->path_) {
     // What stands under our pid is from a dead process.
-    syscall(SYS_unlinkat, AT_FDCWD, segment->path_, 0);
-    fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, segment->path_,
+    sys::call(SYS_unlinkat, AT_FDCWD, segment->path_, 0);
+    fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, segment->path_,
                                   O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
   }
   void* memory = MAP_FAILED;
   if (fd >= 0) {
-    if (syscall(SYS_ftruncate, fd, segment->bytes_) == 0) {
+    if (sys::call(SYS_ftruncate, fd, segment->bytes_) == 0) {
       memory = mmap(nullptr, segment->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
     sys::close(fd);
@@ -143,7 +143,7 @@ void Segment::release(StreamSlot* slot) noexcept {
 
 void Segment::remove_file() noexcept {
   const int saved = errno;
-  syscall(SYS_unlinkat, AT_FDCWD, path_, 0);
+  sys::call(SYS_unlinkat, AT_FDCWD, path_, 0);
   errno = saved;
 }
 

@@ -23,100 +23,168 @@
 #include <csignal>
 #include <cstdint>
 #include <ctime>
+#include <type_traits>
+
+#include "rsocket-core/private_descriptors.h"
 
 namespace ringroad::sys {
 
+// The instruction itself: libc's syscall() is an interposed name too. Returns -errno on failure.
+#if defined(__x86_64__)
+inline long raw(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0,
+                long f = 0) noexcept {
+  long result;
+  register long r10 asm("r10") = d;
+  register long r8 asm("r8") = e;
+  register long r9 asm("r9") = f;
+  asm volatile("syscall"
+               : "=a"(result)
+               : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+               : "rcx", "r11", "memory");
+  return result;
+}
+#elif defined(__aarch64__)
+inline long raw(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0,
+                long f = 0) noexcept {
+  register long x8 asm("x8") = number;
+  register long x0 asm("x0") = a;
+  register long x1 asm("x1") = b;
+  register long x2 asm("x2") = c;
+  register long x3 asm("x3") = d;
+  register long x4 asm("x4") = e;
+  register long x5 asm("x5") = f;
+  asm volatile("svc 0"
+               : "+r"(x0)
+               : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+               : "memory");
+  return x0;
+}
+#else
+#error "Ringroad runs on x86-64 and aarch64"
+#endif
+
+// Arguments as the kernel takes them: pointers and integers in registers.
+template <typename T>
+inline long word(T value) noexcept {
+  if constexpr (std::is_null_pointer_v<T>) {
+    return 0;
+  } else if constexpr (std::is_pointer_v<T>) {
+    return reinterpret_cast<long>(value);
+  } else {
+    return static_cast<long>(value);
+  }
+}
+
+// As libc's syscall(3): -1 and errno on failure.
+template <typename... Args>
+inline long call(long number, Args... args) noexcept {
+  const long result = raw(number, word(args)...);
+  if (static_cast<unsigned long>(result) > static_cast<unsigned long>(-4096)) {
+    errno = static_cast<int>(-result);
+    return -1;
+  }
+  return result;
+}
+
 inline ssize_t recv(int fd, void* buf, size_t n, int flags) noexcept {
-  return syscall(SYS_recvfrom, fd, buf, n, flags, nullptr, nullptr);
+  return call(SYS_recvfrom, fd, buf, n, flags, nullptr, nullptr);
 }
 inline ssize_t send(int fd, const void* buf, size_t n, int flags) noexcept {
-  return syscall(SYS_sendto, fd, buf, n, flags, nullptr, 0);
+  return call(SYS_sendto, fd, buf, n, flags, nullptr, 0);
 }
 inline ssize_t recvmsg(int fd, msghdr* msg, int flags) noexcept {
-  return syscall(SYS_recvmsg, fd, msg, flags);
+  return call(SYS_recvmsg, fd, msg, flags);
 }
 inline ssize_t sendmsg(int fd, const msghdr* msg, int flags) noexcept {
-  return syscall(SYS_sendmsg, fd, msg, flags);
+  return call(SYS_sendmsg, fd, msg, flags);
 }
-inline ssize_t read(int fd, void* buf, size_t n) noexcept { return syscall(SYS_read, fd, buf, n); }
+inline ssize_t read(int fd, void* buf, size_t n) noexcept { return call(SYS_read, fd, buf, n); }
 inline ssize_t write(int fd, const void* buf, size_t n) noexcept {
-  return syscall(SYS_write, fd, buf, n);
+  return call(SYS_write, fd, buf, n);
 }
-inline int close(int fd) noexcept { return static_cast<int>(syscall(SYS_close, fd)); }
+inline int close(int fd) noexcept {
+  private_descriptors::unmark(fd);
+  return static_cast<int>(call(SYS_close, fd));
+}
 // For a descriptor of the library's own, on a path where errno says something else already.
 inline void close_quietly(int fd) noexcept {
-  const int saved = errno;
-  syscall(SYS_close, fd);
-  errno = saved;
+  private_descriptors::unmark(fd);
+  raw(SYS_close, fd);
 }
 inline int fcntl(int fd, int cmd, long arg = 0) noexcept {
-  return static_cast<int>(syscall(SYS_fcntl, fd, cmd, arg));
+  return static_cast<int>(call(SYS_fcntl, fd, cmd, arg));
 }
 inline int ioctl(int fd, unsigned long request, void* arg) noexcept {
-  return static_cast<int>(syscall(SYS_ioctl, fd, request, arg));
+  return static_cast<int>(call(SYS_ioctl, fd, request, arg));
 }
 inline int socket(int domain, int type, int protocol) noexcept {
-  return static_cast<int>(syscall(SYS_socket, domain, type, protocol));
+  return static_cast<int>(call(SYS_socket, domain, type, protocol));
 }
 inline int bind(int fd, const sockaddr* addr, socklen_t len) noexcept {
-  return static_cast<int>(syscall(SYS_bind, fd, addr, len));
+  return static_cast<int>(call(SYS_bind, fd, addr, len));
 }
 inline int listen(int fd, int backlog) noexcept {
-  return static_cast<int>(syscall(SYS_listen, fd, backlog));
+  return static_cast<int>(call(SYS_listen, fd, backlog));
 }
 inline int connect(int fd, const sockaddr* addr, socklen_t len) noexcept {
-  return static_cast<int>(syscall(SYS_connect, fd, addr, len));
+  return static_cast<int>(call(SYS_connect, fd, addr, len));
 }
 inline int accept4(int fd, sockaddr* addr, socklen_t* len, int flags) noexcept {
-  return static_cast<int>(syscall(SYS_accept4, fd, addr, len, flags));
+  return static_cast<int>(call(SYS_accept4, fd, addr, len, flags));
 }
 inline int shutdown(int fd, int how) noexcept {
-  return static_cast<int>(syscall(SYS_shutdown, fd, how));
+  return static_cast<int>(call(SYS_shutdown, fd, how));
 }
 inline int getsockname(int fd, sockaddr* addr, socklen_t* len) noexcept {
-  return static_cast<int>(syscall(SYS_getsockname, fd, addr, len));
+  return static_cast<int>(call(SYS_getsockname, fd, addr, len));
 }
 inline int getpeername(int fd, sockaddr* addr, socklen_t* len) noexcept {
-  return static_cast<int>(syscall(SYS_getpeername, fd, addr, len));
+  return static_cast<int>(call(SYS_getpeername, fd, addr, len));
 }
 inline int getsockopt(int fd, int level, int name, void* value, socklen_t* len) noexcept {
-  return static_cast<int>(syscall(SYS_getsockopt, fd, level, name, value, len));
+  return static_cast<int>(call(SYS_getsockopt, fd, level, name, value, len));
 }
 inline int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
-  return static_cast<int>(syscall(SYS_setsockopt, fd, level, name, value, len));
+  return static_cast<int>(call(SYS_setsockopt, fd, level, name, value, len));
 }
 // `timeout` may be written by the kernel; pass a copy. `mask` as in ppoll(2), or nullptr.
 inline int ppoll(pollfd* fds, nfds_t n, timespec* timeout, const sigset_t* mask) noexcept {
-  return static_cast<int>(syscall(SYS_ppoll, fds, n, timeout, mask, _NSIG / 8));
+  return static_cast<int>(call(SYS_ppoll, fds, n, timeout, mask, _NSIG / 8));
 }
 inline int epoll_create1(int flags) noexcept {
-  return static_cast<int>(syscall(SYS_epoll_create1, flags));
+  return static_cast<int>(call(SYS_epoll_create1, flags));
 }
 inline int epoll_ctl(int epfd, int op, int fd, epoll_event* event) noexcept {
-  return static_cast<int>(syscall(SYS_epoll_ctl, epfd, op, fd, event));
+  return static_cast<int>(call(SYS_epoll_ctl, epfd, op, fd, event));
 }
 inline int epoll_wait(int epfd, epoll_event* events, int n, int timeout_ms) noexcept {
   return static_cast<int>(
-      syscall(SYS_epoll_pwait, epfd, events, n, timeout_ms, nullptr, _NSIG / 8));
+      call(SYS_epoll_pwait, epfd, events, n, timeout_ms, nullptr, _NSIG / 8));
 }
 inline int eventfd(unsigned initial, int flags) noexcept {
-  return static_cast<int>(syscall(SYS_eventfd2, initial, flags));
+  return static_cast<int>(call(SYS_eventfd2, initial, flags));
 }
-inline pid_t getpid() noexcept { return static_cast<pid_t>(syscall(SYS_getpid)); }
+inline pid_t getpid() noexcept { return static_cast<pid_t>(call(SYS_getpid)); }
 
-// Private descriptors go high, out of the way of programs that size tables by number or close
-// ranges: the lowest number that one may have, unless the limit on descriptors is lower.
+// Private descriptors go high, out of the way of programs that size tables by number: the lowest
+// number that one may have, unless the limit on descriptors is lower.
 inline constexpr int kPrivateDescriptorBase = 768;
 
-// Moves `fd` to a number at or above kPrivateDescriptorBase, close-on-exec, and closes the old one. Where
-// no such number is free (RLIMIT_NOFILE), returns `fd` itself. Keeps errno. -1 stays -1.
+// Makes `fd` a descriptor of the library's own: moves it to a number at or above
+// kPrivateDescriptorBase, close-on-exec, and marks it, so that the program cannot close it by
+// accident. Where no such number is free (RLIMIT_NOFILE), it keeps its number. Keeps errno; -1
+// stays -1.
 inline int move_high(int fd) noexcept {
-  if (fd < 0 || fd >= kPrivateDescriptorBase) return fd;
-  const int saved = errno;
-  const int high = fcntl(fd, F_DUPFD_CLOEXEC, kPrivateDescriptorBase);
-  if (high >= 0) close(fd);
-  errno = saved;
-  return high >= 0 ? high : fd;
+  if (fd < 0) return fd;
+  if (fd < kPrivateDescriptorBase) {
+    const long high = raw(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kPrivateDescriptorBase);
+    if (high >= 0) {
+      raw(SYS_close, fd);
+      fd = static_cast<int>(high);
+    }
+  }
+  private_descriptors::mark(fd);
+  return fd;
 }
 
 // Wakes whoever sleeps on an eventfd; a full counter is awake already.

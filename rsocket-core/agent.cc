@@ -1,0 +1,459 @@
+// The agent thread: its loop, its queue, and what it watches.
+#include "rsocket-core/agent.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <csignal>
+#include <limits>
+#include <new>
+
+#include "rsocket-core/sys.h"
+#include "rsocket-core/waiter.h"
+
+namespace ringroad {
+namespace {
+
+constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+
+// What an epoll event is about: the low two bits of its cookie; the rest is a stream's id.
+enum Cookie : std::uint64_t { kTcpCookie = 0, kChannelCookie = 1, kOtherCookie = 2 };
+constexpr std::uint64_t kWakeCookie = (std::uint64_t{1} << 2) | kOtherCookie;
+constexpr std::uint64_t kShmCookie = (std::uint64_t{2} << 2) | kOtherCookie;
+constexpr std::uint64_t kVerbsCookie = (std::uint64_t{3} << 2) | kOtherCookie;
+
+}  // namespace
+
+Agent::Agent(const AgentOptions& options) noexcept
+    : options_(options), segment_(options.segment) {}
+
+PromotionId Agent::next_promotion_id() noexcept {
+  static std::atomic<PromotionId> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool Agent::ensure_thread() noexcept {
+  MutexLock lock(mutex_);
+  if (started_) return running_.load(std::memory_order_relaxed);
+  started_ = true;
+  const int epoll_fd = sys::move_high(sys::epoll_create1(EPOLL_CLOEXEC));
+  const int wake_fd = sys::move_high(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWakeCookie;
+  bool ok = epoll_fd >= 0 && wake_fd >= 0 &&
+            sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wake_fd, &event) == 0;
+  if (ok) {
+    epoll_fd_.store(epoll_fd, std::memory_order_relaxed);
+    wake_fd_.store(wake_fd, std::memory_order_relaxed);
+    // No signal of the program's is ever handled on this thread.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, 512 * 1024);
+    pthread_t thread;
+    running_.store(true, std::memory_order_release);
+    ok = pthread_create(&thread, &attributes, thread_main, this) == 0;
+    if (ok) pthread_setname_np(thread, "ringroad");
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  if (!ok) {
+    running_.store(false, std::memory_order_release);
+    if (epoll_fd >= 0) sys::close_quietly(epoll_fd);
+    if (wake_fd >= 0) sys::close_quietly(wake_fd);
+    started_ = false;  // the next connection tries again
+  }
+  return ok;
+}
+
+void Agent::post(Command command) noexcept {
+  if (!running_.load(std::memory_order_acquire)) {
+    if (command.stream != nullptr) command.stream->attention_given();
+    return;
+  }
+  try {
+    MutexLock lock(queue_mutex_);
+    queue_.push_back(std::move(command));
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  sys::signal_eventfd(wake_fd_.load(std::memory_order_relaxed));
+}
+
+// ---- Called by programs' threads
+
+StreamPtr Agent::open_stream(int fd, StreamRole role, const FourTuple& tuple,
+                             const StreamConfig& config, bool nonblocking) noexcept {
+  static std::atomic<std::uint64_t> next_id{1};
+  const int saved = errno;
+  StreamPtr stream;
+  if (ensure_thread()) {
+    try {
+      stream = std::make_shared<Stream>(this, segment_, next_id.fetch_add(1), fd, role, tuple,
+                                        config, nonblocking);
+      MutexLock lock(mutex_);
+      streams_[stream->id()] = stream;
+      if (role == StreamRole::kAccept) accepted_[tuple] = stream;
+    } catch (const std::bad_alloc&) {
+      stream.reset();
+    }
+  }
+  if (stream != nullptr && role == StreamRole::kAccept) {
+    post({Task::kOffer, stream, {}, {}});
+  }
+  errno = saved;
+  return stream;
+}
+
+void Agent::stream_closed(const Stream& stream) noexcept {
+  MutexLock lock(mutex_);
+  if (stream.role() == StreamRole::kAccept) {
+    const auto it = accepted_.find(stream.tuple());
+    // The same addresses may have been reused by a newer connection already.
+    if (it != accepted_.end()) {
+      const StreamPtr known = it->second.lock();
+      if (known == nullptr || known->id() == stream.id()) accepted_.erase(it);
+    }
+  }
+  streams_.erase(stream.id());
+}
+
+void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept {
+  const int saved = errno;
+  Listener listener{via_shm, via_rdma, 1};
+  try {
+    MutexLock lock(mutex_);
+    Listener& known = listeners_[local];
+    known.shm |= via_shm;
+    known.rdma |= via_rdma;
+    ++known.count;
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  if (ensure_thread()) post({Task::kListen, nullptr, local, listener});
+  errno = saved;
+}
+
+void Agent::unlisten(const Endpoint& local) noexcept {
+  const int saved = errno;
+  {
+    MutexLock lock(mutex_);
+    const auto it = listeners_.find(local);
+    if (it == listeners_.end() || --it->second.count > 0) return;
+    listeners_.erase(it);
+  }
+  post({Task::kUnlisten, nullptr, local, {}});
+  errno = saved;
+}
+
+void Agent::attend(Stream& stream) noexcept {
+  const int saved = errno;
+  if (stream.claim_attention()) post({Task::kAttend, stream.shared_from_this(), {}, {}});
+  errno = saved;
+}
+
+void Agent::start_promotion(Stream& stream) noexcept {
+  const int saved = errno;
+  post({Task::kStart, stream.shared_from_this(), {}, {}});
+  errno = saved;
+}
+
+void Agent::unwatch(Stream&, int old_fd) noexcept {
+  epoll_event unused{};
+  const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
+  if (epoll_fd >= 0) sys::epoll_ctl(epoll_fd, EPOLL_CTL_DEL, old_fd, &unused);
+}
+
+bool Agent::has_streams() noexcept {
+  MutexLock lock(mutex_);
+  return !streams_.empty();
+}
+
+void Agent::pin_all(Reason reason) noexcept {
+  std::vector<StreamPtr> all;
+  try {
+    MutexLock lock(mutex_);
+    for (const auto& [id, weak] : streams_) {
+      if (StreamPtr stream = weak.lock()) all.push_back(std::move(stream));
+    }
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  for (const StreamPtr& stream : all) {
+    if (stream->state() == State::kOnTcp || stream->state() == State::kConnecting) {
+      stream->pin(reason, 0);
+    }
+  }
+}
+
+void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
+  if (!running_.load(std::memory_order_acquire)) return;
+  const std::int64_t deadline = sys::now_ns() + timeout_ns;
+  std::vector<StreamPtr> all;
+  try {
+    MutexLock lock(mutex_);
+    for (const auto& [id, weak] : streams_) {
+      if (StreamPtr stream = weak.lock()) all.push_back(std::move(stream));
+    }
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  for (const StreamPtr& stream : all) stream->leave_channel(reason);
+  // Streams that the program has closed already drain by themselves; wait for those too.
+  Waiter waiter;
+  waiter.events = POLLIN | POLLOUT;
+  waiter.wake_fd = thread_wake_fd();
+  for (const StreamPtr& stream : all) {
+    while (waiter.wake_fd >= 0 && !stream->settled()) {
+      stream->waiters().add(waiter);
+      const std::int64_t left = deadline - sys::now_ns();
+      if (!stream->settled() && left > 0) {
+        pollfd fds{waiter.wake_fd, POLLIN, 0};
+        timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
+        if (sys::ppoll(&fds, 1, &timeout, nullptr) > 0) sys::drain_eventfd(waiter.wake_fd);
+      }
+      stream->waiters().remove(waiter);
+      if (left <= 0) return;
+    }
+  }
+}
+
+// ---- fork
+
+void Agent::before_fork() noexcept {
+  mutex_.lock();
+  queue_mutex_.lock();
+}
+
+void Agent::after_fork_parent() noexcept {
+  queue_mutex_.unlock();
+  mutex_.unlock();
+}
+
+void Agent::after_fork_child(stats::Segment* segment) noexcept {
+  mutex_.reset_after_fork();
+  queue_mutex_.reset_after_fork();
+  segment_ = segment;
+  started_ = false;
+  running_.store(false);
+  // The parent's epoll instance and eventfd are shared with it: let go of our copies. What hangs on
+  // the agent's maps belongs to the parent's thread, may be half changed, and is left alone: the
+  // memory is the price of touching nothing.
+  sys::close_quietly(epoll_fd_.exchange(-1));
+  sys::close_quietly(wake_fd_.exchange(-1));
+  new (&queue_) std::vector<Command>;
+  new (&accepted_) std::map<FourTuple, std::weak_ptr<Stream>>;
+  new (&streams_) std::map<std::uint64_t, std::weak_ptr<Stream>>;
+  new (&watched_) std::map<std::uint64_t, Watched>;
+  new (&deadlines_) std::set<std::pair<std::int64_t, std::uint64_t>>;
+  new (&promotions_) std::map<PromotionId, Promotion>;
+  new (&channels_) std::map<PromotionId, std::uint64_t>;
+  new (&unknown_) std::map<PromotionId, Unknown>;
+  new (&peers_without_) std::map<Endpoint, std::int64_t>;
+  new (&shm_) std::unique_ptr<Transport>;
+  new (&verbs_) std::unique_ptr<Transport>;
+  verbs_tried_ = false;
+}
+
+// ---- The agent thread
+
+void* Agent::thread_main(void* self) noexcept {
+  static_cast<Agent*>(self)->run();
+  return nullptr;
+}
+
+void Agent::run() noexcept {
+  const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
+  {
+    // A child of a fork answers for the listeners that it inherited.
+    std::vector<std::pair<Endpoint, Listener>> inherited;
+    try {
+      MutexLock lock(mutex_);
+      inherited.assign(listeners_.begin(), listeners_.end());
+    } catch (const std::bad_alloc&) {
+    }
+    for (const auto& [endpoint, listener] : inherited) do_listen(endpoint, listener);
+  }
+  epoll_event events[64];
+  for (;;) {
+    run_commands();
+    const std::int64_t deadline = next_deadline();
+    int timeout_ms = -1;
+    if (deadline != kForever) {
+      const std::int64_t left = deadline - sys::now_ns();
+      timeout_ms = static_cast<int>(std::clamp<std::int64_t>((left + 999'999) / 1'000'000, 0,
+                                                             60'000));
+    }
+    const int n = sys::epoll_wait(epoll_fd, events, 64, timeout_ms);
+    for (int i = 0; i < n; ++i) {
+      const std::uint64_t cookie = events[i].data.u64;
+      if (cookie == kWakeCookie) {
+        sys::drain_eventfd(wake_fd_.load(std::memory_order_relaxed));
+      } else if (cookie == kShmCookie) {
+        if (shm_ != nullptr) shm_->dispatch();
+      } else if (cookie == kVerbsCookie) {
+        if (verbs_ != nullptr) verbs_->dispatch();
+      } else {
+        const auto it = watched_.find(cookie >> 2);
+        if (it == watched_.end()) continue;
+        const StreamPtr stream = it->second.stream;
+        if ((cookie & 3) == kChannelCookie) stream->drain_channel();
+        serve(stream);
+      }
+    }
+    expire(sys::now_ns());
+  }
+}
+
+void Agent::run_commands() noexcept {
+  std::vector<Command> commands;
+  {
+    MutexLock lock(queue_mutex_);
+    commands.swap(queue_);
+  }
+  for (Command& command : commands) {
+    switch (command.task) {
+      case Task::kAttend:
+        command.stream->attention_given();
+        serve(command.stream);
+        break;
+      case Task::kStart:
+        start(command.stream);
+        break;
+      case Task::kOffer:
+        offer(command.stream);
+        break;
+      case Task::kListen:
+        do_listen(command.endpoint, command.listener);
+        break;
+      case Task::kUnlisten:
+        do_unlisten(command.endpoint);
+        break;
+    }
+  }
+}
+
+// Does what can be done for a stream, then arranges to be woken for what cannot be done yet.
+void Agent::serve(const StreamPtr& stream) noexcept {
+  try {
+    Watched& watched = watched_[stream->id()];
+    if (watched.stream == nullptr) {
+      watched.stream = stream;
+      watched.deadline_ns = kForever;
+    }
+    for (;;) {
+      stream->service();
+      const StreamInterest want = stream->interest();
+      if (want.done) {
+        forget(stream->id());
+        return;
+      }
+      std::uint32_t events = 0;
+      if (want.tcp_in) events |= EPOLLIN | EPOLLRDHUP | EPOLLET;
+      if (want.tcp_out) events |= EPOLLOUT | EPOLLET;
+      if (events != watched.tcp_events || stream->fd() != watched.tcp_fd) {
+        watched.tcp_events = events;
+        watched.tcp_fd = stream->fd();
+        stream->watch_tcp(epoll_fd_.load(std::memory_order_relaxed),
+                          (stream->id() << 2) | kTcpCookie, events);
+      }
+      set_deadline(watched, want.deadline_ns);
+      watch_channel(watched, want.channel);
+      if (!want.channel || stream->arm_channel()) return;
+    }
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void Agent::watch_channel(Watched& watched, bool wanted) noexcept {
+  const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
+  const int fd = wanted ? watched.stream->channel_fd() : -1;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = (watched.stream->id() << 2) | kChannelCookie;
+  watched.stream->agent_sleeps_on_channel(wanted);
+  if (fd < 0) {
+    // The number may have been closed with its channel, and even reused, but only by an object of
+    // the library's that registers itself again below.
+    if (watched.channel_fd >= 0 && watched.stream->channel_fd() == watched.channel_fd) {
+      sys::epoll_ctl(epoll_fd, EPOLL_CTL_DEL, watched.channel_fd, &event);
+    }
+  } else if (fd != watched.channel_fd) {
+    if (sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0 && errno == EEXIST) {
+      sys::epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &event);
+    }
+  }
+  watched.channel_fd = fd;
+}
+
+void Agent::set_deadline(Watched& watched, std::int64_t deadline_ns) noexcept {
+  if (watched.deadline_ns == deadline_ns) return;
+  const std::uint64_t id = watched.stream->id();
+  if (watched.deadline_ns != kForever) deadlines_.erase({watched.deadline_ns, id});
+  watched.deadline_ns = deadline_ns;
+  if (deadline_ns == kForever) return;
+  try {
+    deadlines_.insert({deadline_ns, id});
+  } catch (const std::bad_alloc&) {
+    watched.deadline_ns = kForever;
+  }
+}
+
+void Agent::forget(std::uint64_t id) noexcept {
+  const auto it = watched_.find(id);
+  if (it == watched_.end()) return;
+  Watched& watched = it->second;
+  set_deadline(watched, kForever);
+  watch_channel(watched, false);
+  if (watched.tcp_events != 0) {
+    watched.stream->watch_tcp(epoll_fd_.load(std::memory_order_relaxed), 0, 0);
+  }
+  if (watched.promotion != 0) channels_.erase(watched.promotion);
+  watched_.erase(it);
+}
+
+std::int64_t Agent::next_deadline() noexcept {
+  std::int64_t next = deadlines_.empty() ? kForever : deadlines_.begin()->first;
+  for (const auto& [id, promotion] : promotions_) next = std::min(next, promotion.deadline_ns);
+  for (const auto& [id, unknown] : unknown_) next = std::min(next, unknown.deadline_ns);
+  return next;
+}
+
+void Agent::expire(std::int64_t now_ns) noexcept {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
+    const auto it = watched_.find(deadlines_.begin()->second);
+    if (it == watched_.end()) {
+      deadlines_.erase(deadlines_.begin());
+      continue;
+    }
+    const StreamPtr stream = it->second.stream;
+    set_deadline(it->second, kForever);
+    stream->deadline_passed();
+    serve(stream);
+  }
+  for (auto it = promotions_.begin(); it != promotions_.end();) {
+    if (it->second.deadline_ns > now_ns) {
+      ++it;
+      continue;
+    }
+    const Promotion late = std::move(it->second);
+    late.transport->cancel(it->first);
+    it = promotions_.erase(it);
+    settle_refusal(late.stream, Reason::kTimeout, Reason::kNone);
+  }
+  for (auto it = unknown_.begin(); it != unknown_.end();) {
+    if (it->second.deadline_ns > now_ns) {
+      ++it;
+      continue;
+    }
+    it->second.transport->refuse(it->first, Reason::kUnknownConnection);
+    it = unknown_.erase(it);
+  }
+}
+
+}  // namespace ringroad

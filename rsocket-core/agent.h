@@ -1,0 +1,178 @@
+// The library's face to the preload layer, and its one thread.
+//
+// The agent thread does everything that is nobody's call: it builds channels, answers peers, watches
+// the idle TCP connections of promoted streams, drains what a closed socket left behind. It starts
+// when the first connection or listener matches the policy, never in a constructor, and not at all
+// in a process that meets none.
+//
+// Thread rule: public functions may be called by any thread. Members under "agent thread" are
+// touched by that thread alone.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "rsocket-core/endpoint.h"
+#include "rsocket-core/mutex.h"
+#include "rsocket-core/stats.h"
+#include "rsocket-core/stream.h"
+#include "rsocket-core/transport.h"
+
+namespace ringroad {
+
+struct AgentOptions {
+  // Loads the verbs transport, or says why not. Called once, on the agent thread; may be null.
+  Transport* (*load_verbs)(TransportEvents& events, Reason& why) noexcept = nullptr;
+  stats::Segment* segment = nullptr;  // not owned; may be null
+  // One line about a decision, for the log. Called on any thread; may be null.
+  void (*log)(const char* line) noexcept = nullptr;
+};
+
+class Agent final : public StreamHost, public TransportEvents {
+ public:
+  explicit Agent(const AgentOptions& options) noexcept;
+  ~Agent() = delete;  // lives as long as the process
+
+  // A connection that the policy lets off the kernel. Null when out of memory.
+  StreamPtr open_stream(int fd, StreamRole role, const FourTuple& tuple,
+                        const StreamConfig& config, bool nonblocking) noexcept;
+  // The program closed it: the listener does not offer it to peers any more.
+  void stream_closed(const Stream& stream) noexcept;
+
+  // Answers promotion requests for a listening socket bound to `local`.
+  void listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept;
+  void unlisten(const Endpoint& local) noexcept;
+
+  // Brings every stream back to TCP, so that the kernel delivers what was sent after the process is
+  // gone, and waits for it at most `timeout_ns`.
+  void leave_all(Reason reason, std::int64_t timeout_ns) noexcept;
+  // Keeps every stream that exists on TCP for good, without waiting (a child is about to share it).
+  void pin_all(Reason reason) noexcept;
+  bool has_streams() noexcept;
+
+  // fork(2): prepare, then parent or child. In the child no stream of the parent's is touched
+  // again, and the agent starts anew when it is needed.
+  void before_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
+  void after_fork_parent() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
+  void after_fork_child(stats::Segment* segment) noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
+
+  // StreamHost
+  void attend(Stream& stream) noexcept override;
+  void start_promotion(Stream& stream) noexcept override;
+  void unwatch(Stream& stream, int old_fd) noexcept override;
+
+  // TransportEvents
+  void on_request(Transport& transport, PromotionId id,
+                  const PromotionRequest& request) noexcept override;
+  void on_channel(Transport& transport, PromotionId id, const Nonce& peer_nonce,
+                  std::unique_ptr<Channel> channel) noexcept override;
+  void on_refused(Transport& transport, PromotionId id, Reason reason,
+                  Reason peer_reason) noexcept override;
+  void on_channel_event(Transport& transport, PromotionId id) noexcept override;
+
+  static PromotionId next_promotion_id() noexcept;
+
+ private:
+  static constexpr std::int64_t kUnknownRequestNs = 1'000'000'000;
+  static constexpr std::int64_t kPromotionTimeoutNs = 4'000'000'000;
+  static constexpr std::int64_t kPeerMemoryNs = 30'000'000'000;
+  static constexpr std::size_t kPeerMemoryEntries = 1024;
+  static constexpr std::size_t kMaxUnknownRequests = 1024;
+
+  struct Listener {
+    bool shm = false;
+    bool rdma = false;
+    unsigned count = 0;
+  };
+  enum class Task : std::uint8_t { kAttend, kStart, kListen, kUnlisten, kOffer };
+  struct Command {
+    Task task;
+    StreamPtr stream;
+    Endpoint endpoint{};
+    Listener listener{};
+  };
+  struct Watched {
+    StreamPtr stream;
+    std::uint32_t tcp_events = 0;
+    int tcp_fd = -1;
+    int channel_fd = -1;
+    std::int64_t deadline_ns = 0;  // as it stands in deadlines_
+    PromotionId promotion = 0;
+  };
+  struct Promotion {
+    StreamPtr stream;
+    Transport* transport = nullptr;
+    bool try_rdma_next = false;
+    std::int64_t deadline_ns = 0;
+  };
+  struct Unknown {
+    Transport* transport = nullptr;
+    PromotionRequest request;
+    std::int64_t deadline_ns = 0;
+  };
+
+  bool ensure_thread() noexcept RR_EXCLUDES(mutex_);
+  void post(Command command) noexcept;
+  static void* thread_main(void* self) noexcept;
+
+  // ---- agent thread (agent.cc)
+  void run() noexcept;
+  void run_commands() noexcept;
+  std::int64_t next_deadline() noexcept;
+  void expire(std::int64_t now_ns) noexcept;
+  void serve(const StreamPtr& stream) noexcept;
+  void forget(std::uint64_t id) noexcept;
+  void set_deadline(Watched& watched, std::int64_t deadline_ns) noexcept;
+  void watch_channel(Watched& watched, bool wanted) noexcept;
+
+  // ---- agent thread (agent_promotion.cc)
+  Transport* shm_transport(Reason& why) noexcept;
+  Transport* verbs_transport(Reason& why) noexcept;
+  void start(const StreamPtr& stream) noexcept;
+  void connect(const StreamPtr& stream, bool shm, bool rdma_next) noexcept;
+  void do_listen(const Endpoint& local, const Listener& listener) noexcept;
+  void do_unlisten(const Endpoint& local) noexcept;
+  void offer(const StreamPtr& stream) noexcept;
+  void decide(Transport& transport, PromotionId id, const PromotionRequest& request,
+              const StreamPtr& stream) noexcept;
+  void settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_reason) noexcept;
+  bool remembered_without(const Endpoint& peer) noexcept;
+  void log_decision(const Stream& stream, const char* what, Reason reason,
+                    Reason peer_reason) noexcept;
+
+  const AgentOptions options_;
+  stats::Segment* segment_;
+
+  Mutex mutex_;
+  bool started_ RR_GUARDED_BY(mutex_) = false;
+  std::map<FourTuple, std::weak_ptr<Stream>> accepted_ RR_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::weak_ptr<Stream>> streams_ RR_GUARDED_BY(mutex_);
+  std::map<Endpoint, Listener> listeners_ RR_GUARDED_BY(mutex_);
+
+  // A leaf: taken with streams' locks held.
+  Mutex queue_mutex_;
+  std::vector<Command> queue_ RR_GUARDED_BY(queue_mutex_);
+  std::atomic<int> epoll_fd_{-1};
+  std::atomic<int> wake_fd_{-1};
+  std::atomic<bool> running_{false};
+
+  // Agent thread only.
+  std::map<std::uint64_t, Watched> watched_;
+  std::set<std::pair<std::int64_t, std::uint64_t>> deadlines_;  // of watched_, by time
+  std::map<PromotionId, Promotion> promotions_;
+  std::map<PromotionId, std::uint64_t> channels_;  // promotion -> stream id, while watched
+  std::map<PromotionId, Unknown> unknown_;
+  std::map<Endpoint, std::int64_t> peers_without_;  // until when
+  std::unique_ptr<Transport> shm_;
+  std::unique_ptr<Transport> verbs_;
+  bool verbs_tried_ = false;
+  Reason verbs_why_ = Reason::kNone;
+};
+
+}  // namespace ringroad

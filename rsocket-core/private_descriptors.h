@@ -1,0 +1,33 @@
+// Which descriptor numbers are the library's own: a program that closes everything it did not open
+// (daemons do, from 3 up) must not close these. One bit a number.
+//
+// Thread rule: any thread. Numbers beyond kLimit are never marked.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace ringroad::private_descriptors {
+
+inline constexpr int kLimit = 1 << 20;
+
+inline std::atomic<std::uint64_t> bits[kLimit / 64];
+
+inline bool covers(int fd) noexcept { return fd >= 0 && fd < kLimit; }
+
+inline void mark(int fd) noexcept {
+  if (covers(fd)) bits[fd / 64].fetch_or(std::uint64_t{1} << (fd % 64), std::memory_order_relaxed);
+}
+
+inline void unmark(int fd) noexcept {
+  if (covers(fd) && bits[fd / 64].load(std::memory_order_relaxed) != 0) {
+    bits[fd / 64].fetch_and(~(std::uint64_t{1} << (fd % 64)), std::memory_order_relaxed);
+  }
+}
+
+inline bool is_marked(int fd) noexcept {
+  return covers(fd) &&
+         ((bits[fd / 64].load(std::memory_order_relaxed) >> (fd % 64)) & 1) != 0;
+}
+
+}  // namespace ringroad::private_descriptors

@@ -1,0 +1,167 @@
+// A stream's birth and end, and what it publishes.
+#include "rsocket-core/stream.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <cassert>
+#include <cstring>
+#include <new>
+
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+
+Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd,
+               StreamRole role, const FourTuple& tuple, const StreamConfig& config,
+               bool nonblocking) noexcept
+    : host_(host),
+      segment_(segment),
+      id_(id),
+      role_(role),
+      tuple_(tuple),
+      config_(config),
+      fd_(fd),
+      nonblocking_(nonblocking) {
+  if (segment_ != nullptr) {
+    slot_ = segment_->acquire();
+    segment_->header().streams_opened.fetch_add(1, std::memory_order_relaxed);
+    if (slot_ == nullptr) segment_->header().unlisted.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (slot_ == nullptr) {
+    own_slot_.reset(new (std::nothrow) stats::StreamSlot);
+    // Not even that much memory: count into a slot that everybody shares and nobody reads.
+    static stats::StreamSlot nobody_reads;
+    slot_ = own_slot_ != nullptr ? own_slot_.get() : &nobody_reads;
+  }
+  publish_identity();
+  publish_state();
+}
+
+Stream::~Stream() {
+  channel_.reset();
+  if (owns_fd_) sys::close_quietly(fd());
+  if (segment_ == nullptr) return;
+  if (own_slot_ != nullptr) {
+    segment_->header().unlisted.fetch_sub(1, std::memory_order_relaxed);
+  } else {
+    segment_->release(slot_);
+  }
+}
+
+void Stream::publish_identity() noexcept {
+  stats::Segment::begin(*slot_);
+  slot_->id = id_;
+  slot_->role = static_cast<std::uint8_t>(role_);
+  slot_->fd = fd();
+  slot_->local = tuple_.local;
+  slot_->remote = tuple_.remote;
+  std::memcpy(slot_->rule, config_.rule, sizeof slot_->rule);
+  if (channel_ != nullptr) {
+    channel_->info(slot_->channel);
+  } else {
+    slot_->channel = ChannelInfo{};
+  }
+  stats::Segment::end(*slot_);
+}
+
+void Stream::publish_state() noexcept {
+  slot_->state.store(static_cast<std::uint8_t>(state()), std::memory_order_relaxed);
+  slot_->reason.store(static_cast<std::uint8_t>(reason()), std::memory_order_relaxed);
+  slot_->descriptors_extra.store(owns_fd_ ? 1 : 0, std::memory_order_relaxed);
+}
+
+void Stream::wake_all() noexcept { waiters_.wake(POLLIN | POLLOUT); }
+
+void Stream::check() noexcept {
+#ifdef RINGROAD_CHECKS
+  const State now = state();
+  assert(boundary_ == kNoBoundary || tcp_rx_ <= boundary_);
+  assert(now != State::kOnChannel || (channel_ != nullptr && token_sent_ && token_seen_));
+  assert(now != State::kOnChannel || tx_ == Tx::kChannel);
+  assert(now != State::kOnTcp || tx_ == Tx::kTcp);
+  assert(now != State::kOnTcp || channel_ == nullptr);
+  assert(tx_ != Tx::kFrozen || !token_sent_);
+  assert(tx_ != Tx::kReplay || resume_sent_);
+  if (channel_ != nullptr) {
+    assert(channel_->tx_head() - channel_->tx_consumed() <= channel_->ring_bytes());
+    assert(channel_->rx_head() - channel_->rx_consumed() <= channel_->ring_bytes());
+  }
+#endif
+}
+
+void Stream::renumber(int new_fd) noexcept {
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  host_->unwatch(*this, fd());
+  fd_.store(new_fd, std::memory_order_relaxed);
+  publish_identity();
+  host_->attend(*this);
+}
+
+bool Stream::close_by_program(bool busy) noexcept {
+  const int saved = errno;
+  bool close_now;
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    app_closed_ = true;
+    if (channel_ != nullptr) channel_->progress();
+    const bool on_kernel = channel_ == nullptr && !gave_up_ && tx_ == Tx::kTcp;
+    close_now = on_kernel || peer_closed_ || state() == State::kReset;
+    host_->unwatch(*this, fd());
+    bool abort = false;
+    if (!close_now && channel_ != nullptr) {
+      linger option{};
+      socklen_t length = sizeof option;
+      const bool reset_wanted =
+          sys::getsockopt(fd(), SOL_SOCKET, SO_LINGER, &option, &length) == 0 &&
+          option.l_onoff != 0 && option.l_linger == 0;
+      const bool unread = token_seen_ && channel_->rx_head() != channel_->rx_consumed();
+      abort = reset_wanted || unread;
+    }
+    int duplicate = -1;
+    if (busy || !close_now) {
+      duplicate = sys::move_high(
+          sys::fcntl(fd(), F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase));
+      // Without a descriptor to linger on, the connection can only be cut.
+      if (duplicate < 0 && !close_now) abort = true;
+    }
+    if (abort) {
+      // As the kernel does when a socket is closed with unread data or with SO_LINGER{1, 0}.
+      const linger cut{1, 0};
+      sys::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+      if (channel_ != nullptr) channel_->fail(Reason::kClosing);
+      step(StreamEvent::kBroken, Reason::kClosing);
+      tx_ = Tx::kDead;
+      close_now = true;
+    }
+    if (duplicate >= 0 && (!close_now || busy)) {
+      // The file stays open for as long as a call is inside or bytes are on their way; the
+      // program's number is free at once.
+      fd_.store(duplicate, std::memory_order_relaxed);
+      owns_fd_ = true;
+    } else {
+      if (duplicate >= 0) sys::close_quietly(duplicate);
+      fd_.store(-1, std::memory_order_relaxed);
+    }
+    if (!close_now) {
+      deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
+      if (!shut_wr_) {
+        shut_wr_ = true;
+        pending_shut_wr_ = true;
+      }
+      if (tx_ == Tx::kChannel && pending_shut_wr_) send_fin();
+    } else if (state() != State::kClosed) {
+      step(StreamEvent::kFinished, Reason::kClosing);
+    }
+  }
+  publish_state();
+  host_->attend(*this);
+  if (busy) wake_all();
+  errno = saved;
+  return close_now;
+}
+
+}  // namespace ringroad

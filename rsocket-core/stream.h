@@ -1,0 +1,317 @@
+// One TCP connection that the policy lets off the kernel: the program's descriptor stays the real,
+// connected socket, and each direction is carried by the kernel or by a channel. docs/protocol.md
+// describes the exchange; state.h has the states.
+//
+// Thread rule. Any thread may call anything. A send takes tx_mutex_, a receive rx_mutex_; whatever
+// changes who carries the bytes takes both, in that order. Neither is held while sleeping.
+//
+// Invariants (check() verifies them in builds with RINGROAD_CHECKS):
+//   1. Bytes are written to TCP only while tx_ is kTcp (the program's), or by the exchange itself.
+//   2. TCP is never read past boundary_: there a frame of the peer may stand.
+//   3. The program reads the ring only after the peer's token was seen at exactly boundary_, and its
+//      bytes enter the ring only after both tokens crossed.
+//   4. A transition that next_state() does not know is a bug.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "rsocket-core/channel.h"
+#include "rsocket-core/endpoint.h"
+#include "rsocket-core/mutex.h"
+#include "rsocket-core/reason.h"
+#include "rsocket-core/state.h"
+#include "rsocket-core/stats.h"
+#include "rsocket-core/waiter.h"
+#include "rsocket-core/wire.h"
+
+struct pollfd;
+
+namespace ringroad {
+
+class Stream;
+using StreamPtr = std::shared_ptr<Stream>;
+
+enum class StreamRole : std::uint8_t { kConnect = 0, kAccept = 1 };
+
+// What the policy rule says about one connection.
+struct StreamConfig {
+  char rule[48] = {};
+  bool via_shm = false;
+  bool via_rdma = false;
+  char device[32] = {};
+  bool has_traffic_class = false;
+  std::uint8_t traffic_class = 0;
+  std::uint32_t ring_bytes = 256 * 1024;
+  std::int64_t spin_ns = 20'000;  // longest polling before a sleep
+  std::int64_t wait_ns = 0;       // how long connect and accept may wait for the promotion
+  // Promotion starts once either is reached; max() = not given.
+  std::uint64_t promote_messages = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t promote_bytes = std::numeric_limits<std::uint64_t>::max();
+};
+
+// What a stream asks of the agent. Callable with the stream's locks held.
+class StreamHost {
+ public:
+  // Somebody should call service() on the agent thread soon.
+  virtual void attend(Stream& stream) noexcept = 0;
+  // The threshold is passed: build a channel.
+  virtual void start_promotion(Stream& stream) noexcept = 0;
+  // The number of the TCP descriptor changes: stop watching the old one before it is closed.
+  virtual void unwatch(Stream& stream, int old_fd) noexcept = 0;
+
+ protected:
+  ~StreamHost() = default;
+};
+
+// What the agent has to watch for a stream, besides its deadline.
+struct StreamInterest {
+  bool tcp_in = false;
+  bool tcp_out = false;
+  bool channel = false;
+  bool done = false;  // nothing is left to do: the agent may forget the stream
+  std::int64_t deadline_ns = std::numeric_limits<std::int64_t>::max();  // CLOCK_MONOTONIC
+};
+
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  static constexpr std::uint64_t kNoBoundary = std::numeric_limits<std::uint64_t>::max();
+  // An answer to SWITCH waits until no more than this is unread in the kernel before the token,
+  // because the token is found by peeking over it.
+  static constexpr std::uint64_t kMaxPeekBytes = 256 * 1024;
+  static constexpr std::int64_t kSwitchTimeoutNs = 1'000'000'000;
+  static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
+
+  // `fd` is the connected socket, the program's number for it; not owned. `segment` may be null.
+  Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
+         const FourTuple& tuple, const StreamConfig& config, bool nonblocking) noexcept;
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  std::uint64_t id() const noexcept { return id_; }
+  StreamRole role() const noexcept { return role_; }
+  const FourTuple& tuple() const noexcept { return tuple_; }
+  const StreamConfig& config() const noexcept { return config_; }
+  int fd() const noexcept { return fd_.load(std::memory_order_relaxed); }
+  State state() const noexcept { return state_.load(std::memory_order_acquire); }
+  Reason reason() const noexcept { return reason_.load(std::memory_order_relaxed); }
+
+  // ---- The program's calls (stream_io.cc). As recv(2), send(2): the result, or -1 and errno.
+  // SIGPIPE is raised here unless MSG_NOSIGNAL is given.
+  ssize_t send(const iovec* iov, int count, int flags) noexcept;
+  ssize_t recv(const iovec* iov, int count, int flags) noexcept;
+  int shutdown(int how) noexcept;
+  int take_error() noexcept;         // SO_ERROR
+  int unread_bytes() noexcept;       // FIONREAD
+  int unsent_bytes() noexcept;       // SIOCOUTQ
+  void set_nonblocking(bool on) noexcept { nonblocking_.store(on, std::memory_order_relaxed); }
+  bool nonblocking() const noexcept { return nonblocking_.load(std::memory_order_relaxed); }
+  void set_timeouts_changed() noexcept { timeouts_known_.store(false, std::memory_order_release); }
+
+  // True while the kernel answers for the stream and always will: the caller may use the real
+  // call. Costs two loads.
+  bool on_kernel_for_good() const noexcept { return kernel_only_.load(std::memory_order_acquire); }
+  // The calls of a stream on the kernel for good are counted here.
+  void count_kernel_io(bool sent, ssize_t result) noexcept;
+
+  // ---- Waiting (stream_poll.cc)
+  struct PollPlan {
+    short ready = 0;          // poll(2) bits that hold now
+    short kernel_events = 0;  // bits that the kernel answers for, on the TCP descriptor
+    bool use_kernel = false;  // put {fd, kernel_events} into the set
+    int channel_fd = -1;      // armed; put {channel_fd, POLLIN} into the set
+  };
+  // What a poll for `events` has to look at. Registering a Waiter comes first, so that nothing
+  // that happens after the plan was made goes unnoticed.
+  PollPlan plan_poll(short events, bool arm) noexcept;
+  // After a sleep: takes the channel's wake-up in.
+  void after_sleep() noexcept;
+  WaitList& waiters() noexcept { return waiters_; }
+
+  // ---- Life of the descriptor
+  // The program sees the connection established (0 bytes), or has sent or received a message of
+  // `bytes`. Starts promotion when the rule's threshold is passed.
+  void note_use(std::size_t messages, std::size_t bytes) noexcept;
+  // Sleeps until the stream is on its channel, or will not be, or the time is over.
+  void wait_promoted(std::int64_t timeout_ns) noexcept;
+  // Keeps the stream on TCP for good, bringing it back if it is on a channel, and sleeps until it
+  // is there or `timeout_ns` is over. True when it is.
+  bool pin(Reason reason, std::int64_t timeout_ns) noexcept;
+  // As pin(), without sleeping and for the time being.
+  void leave_channel(Reason reason) noexcept;
+  // The program closed its last descriptor `fd`; `busy` if another thread is inside a call. True:
+  // close it now. False: the stream has taken a private duplicate, and finishes by itself.
+  bool close_by_program(bool busy) noexcept;
+  // Another number for the same open file (the program closed the first of several).
+  void renumber(int new_fd) noexcept;
+
+  // ---- The agent's calls (stream_switch.cc)
+  Reason may_promote() noexcept;  // kNone, or why not now
+  // The listener was asked, or the connector asks: CONNECTING. False with a reason.
+  Reason promotion_started(const Nonce& nonce) noexcept;
+  void promotion_refused(Reason reason, Reason peer_reason) noexcept;
+  void channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonce) noexcept;
+  // Does whatever can be done now, without sleeping.
+  void service() noexcept;
+  StreamInterest interest() noexcept;
+  bool arm_channel() noexcept;
+  void drain_channel() noexcept;
+  int channel_fd() noexcept;
+  void deadline_passed() noexcept;
+  // All bytes sent so far are in the kernel's hands or in the peer's memory.
+  bool settled() noexcept;
+  const Nonce& nonce() const noexcept { return nonce_; }
+  bool closed_by_program() const noexcept { return app_closed_; }
+  // Registers the TCP descriptor with the agent's epoll instance for `events`, or removes it (0).
+  void watch_tcp(int epoll_fd, std::uint64_t cookie, std::uint32_t events) noexcept;
+  // The agent sleeps on the channel too: whoever takes its wake-up must tell.
+  void agent_sleeps_on_channel(bool yes) noexcept {
+    agent_on_channel_.store(yes, std::memory_order_relaxed);
+  }
+  // True once: the caller is the one to queue this stream for the agent.
+  bool claim_attention() noexcept { return !queued_.exchange(true, std::memory_order_acq_rel); }
+  void attention_given() noexcept { queued_.store(false, std::memory_order_release); }
+
+ private:
+  enum class Tx : std::uint8_t {
+    kTcp,      // the program's bytes go to the kernel
+    kFrozen,   // announced; nothing may be written before the peer's answer
+    kToken,    // token written (or being written); waiting for the peer's
+    kChannel,  // the program's bytes go to the ring
+    kReplay,   // RESUME sent: nothing of the program's until the ring is replayed
+    kDead,     // reset
+  };
+
+  enum class Step : std::uint8_t { kDone, kWouldBlock, kError, kService };
+  struct IoResult {
+    Step step = Step::kWouldBlock;
+    std::size_t bytes = 0;
+    int error = 0;
+  };
+
+  // stream_io.cc
+  IoResult try_send(const iovec* iov, int count, std::size_t skip, int flags) noexcept
+      RR_REQUIRES(tx_mutex_);
+  IoResult try_recv(const iovec* iov, int count, std::size_t skip, int flags) noexcept
+      RR_REQUIRES(rx_mutex_);
+  IoResult recv_tcp(const iovec* iov, int count, std::size_t skip, int flags) noexcept
+      RR_REQUIRES(rx_mutex_);
+  IoResult recv_ring(const iovec* iov, int count, std::size_t skip, int flags) noexcept
+      RR_REQUIRES(rx_mutex_);
+  bool sleep_until_ready(short events, std::int64_t deadline_ns) noexcept;  // false: errno
+  bool spin_until_ready(short events) noexcept;
+  std::int64_t io_deadline(bool sending) noexcept;
+  short channel_ready(short events) noexcept;
+  void count(bool sent, bool channel, std::size_t bytes) noexcept;
+
+  enum class Source : std::uint8_t { kTcp, kTcpUpToBoundary, kRing, kNothing };
+  Source source() const noexcept RR_REQUIRES(rx_mutex_);
+  void skip_verified() noexcept RR_REQUIRES(rx_mutex_);
+
+  // stream_switch.cc; all need both locks.
+  void step(StreamEvent event, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void on_control(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void answer_switch() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void scan_frames() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void frame_token() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void frame_resume(const ResumeFrame& frame) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void frame_other() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void tcp_ended(int error) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void maybe_switched() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void leave(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void leave_or_give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void break_connection(int error, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void queue_frame(const std::uint8_t* bytes, std::size_t n) noexcept
+      RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void push_frames() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void push_replay() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void back_on_tcp() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void finish_linger() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void service_locked() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void settle_kernel_only() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void publish_identity() noexcept;
+  void publish_state() noexcept;
+  void check() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void wake_all() noexcept;
+
+  StreamHost* const host_;
+  stats::Segment* const segment_;
+  stats::StreamSlot* slot_ = nullptr;  // own_slot_ when the segment is full or missing
+  std::unique_ptr<stats::StreamSlot> own_slot_;
+  const std::uint64_t id_;
+  const StreamRole role_;
+  const FourTuple tuple_;
+  const StreamConfig config_;
+
+  std::atomic<int> fd_;
+  std::atomic<bool> nonblocking_;
+  std::atomic<State> state_{State::kOnTcp};
+  std::atomic<bool> kernel_only_{false};
+  std::atomic<bool> promotion_asked_{false};
+  std::atomic<bool> timeouts_known_{false};
+  std::atomic<std::int64_t> send_timeout_ns_{0};  // 0: none
+  std::atomic<std::int64_t> recv_timeout_ns_{0};
+  std::atomic<std::uint64_t> uses_{0};  // messages either way, for the threshold
+  std::atomic<std::uint64_t> used_bytes_{0};
+  std::atomic<std::uint64_t> retry_at_uses_{0};  // after a promotion that failed for the moment
+  unsigned retries_ = 0;
+  std::atomic<bool> agent_on_channel_{false};
+  std::atomic<bool> queued_{false};
+  std::atomic<unsigned> spin_score_{8};  // 0..16: how often spinning paid lately
+
+  WaitList waiters_;
+
+  Mutex tx_mutex_;
+  Tx tx_ RR_GUARDED_BY(tx_mutex_) = Tx::kTcp;
+  std::uint64_t tcp_tx_ RR_GUARDED_BY(tx_mutex_) = 0;  // bytes written to TCP, frames included
+  bool fin_sent_ RR_GUARDED_BY(tx_mutex_) = false;
+  bool sent_after_peer_closed_ RR_GUARDED_BY(tx_mutex_) = false;
+  std::uint8_t frames_[kTokenBytes + 2 * kResumeBytes] RR_GUARDED_BY(tx_mutex_) = {};
+  std::size_t frames_size_ RR_GUARDED_BY(tx_mutex_) = 0;
+  std::size_t frames_sent_ RR_GUARDED_BY(tx_mutex_) = 0;
+  std::uint64_t frozen_at_ RR_GUARDED_BY(tx_mutex_) = 0;  // our S
+  std::uint64_t replay_at_ RR_GUARDED_BY(tx_mutex_) = 0;  // ring offset
+
+  Mutex rx_mutex_;
+  std::uint64_t tcp_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes read from TCP, frames included
+  std::uint64_t boundary_ RR_GUARDED_BY(rx_mutex_) = kNoBoundary;
+  std::size_t verified_ RR_GUARDED_BY(rx_mutex_) = 0;  // frame bytes seen at boundary_, unread yet
+
+  // Written under both locks, read under either.
+  std::unique_ptr<Channel> channel_;
+  Nonce nonce_{};       // ours: what the peer's frames start with
+  Nonce peer_nonce_{};  // what our frames start with
+  std::uint64_t fin_at_ = kNoBoundary;  // ring offset where the peer's direction ended
+  bool peer_announced_ = false;
+  std::uint64_t peer_s_ = 0;
+  bool answered_ = false;       // we promised not to read past peer_s_
+  bool token_sent_ = false;     // our token is written or queued: no more giving up
+  bool token_seen_ = false;     // the peer's
+  bool resume_sent_ = false;
+  bool resume_seen_ = false;
+  std::uint64_t peer_consumed_ = 0;  // from the peer's RESUME
+  bool gave_up_ = false;             // a frame may still come at boundary_
+  bool wrote_since_freeze_ = false;
+  bool peer_closed_ = false;         // TCP ended after an orderly FIN
+  std::atomic<int> error_{0};        // to be reported once, by whichever call comes first
+  bool pinned_ = false;
+  bool pending_shut_wr_ = false;     // program wants it; not on the wire yet
+  bool shut_wr_ = false;             // program asked for it: no more sends
+  bool shut_rd_ = false;
+  std::atomic<bool> app_closed_{false};
+  bool owns_fd_ = false;             // fd_ is a private duplicate
+  std::atomic<Reason> reason_{Reason::kPending};
+  Reason leave_reason_ = Reason::kNone;
+  std::int64_t deadline_ns_ = std::numeric_limits<std::int64_t>::max();
+};
+
+}  // namespace ringroad

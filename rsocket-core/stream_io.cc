@@ -1,0 +1,458 @@
+// The program's calls on a stream: send, receive, shutdown and the questions about them.
+#include <linux/sockios.h>
+#include <poll.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include "rsocket-core/stream.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+namespace {
+
+constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+// A large send enters the ring in pieces, so that the receiver can start on the first.
+constexpr std::size_t kCommitBytes = 64 * 1024;
+
+std::size_t total_bytes(const iovec* iov, int count) noexcept {
+  std::size_t total = 0;
+  for (int i = 0; i < count; ++i) total += iov[i].iov_len;
+  return total;
+}
+
+// At most `limit` bytes of the vectors after their first `skip` bytes. More vectors than fit are
+// left for the next call: a stream may always be read and written in pieces.
+struct Window {
+  static constexpr int kVectors = 64;
+  iovec iov[kVectors];
+  int count = 0;
+
+  Window(const iovec* from, int from_count, std::size_t skip, std::size_t limit) noexcept {
+    for (int i = 0; i < from_count && count < kVectors && limit > 0; ++i) {
+      if (skip >= from[i].iov_len) {
+        skip -= from[i].iov_len;
+        continue;
+      }
+      iovec& out = iov[count++];
+      out.iov_base = static_cast<char*>(from[i].iov_base) + skip;
+      out.iov_len = std::min(from[i].iov_len - skip, limit);
+      limit -= out.iov_len;
+      skip = 0;
+    }
+  }
+};
+
+// Calls copy(pointer, bytes) for each contiguous piece of the vectors after `skip`, up to `limit`.
+template <typename Copy>
+void for_each_piece(const iovec* iov, int count, std::size_t skip, std::size_t limit,
+                    Copy copy) noexcept {
+  for (int i = 0; i < count && limit > 0; ++i) {
+    if (skip >= iov[i].iov_len) {
+      skip -= iov[i].iov_len;
+      continue;
+    }
+    const std::size_t n = std::min(iov[i].iov_len - skip, limit);
+    copy(static_cast<std::byte*>(iov[i].iov_base) + skip, n);
+    limit -= n;
+    skip = 0;
+  }
+}
+
+}  // namespace
+
+void Stream::count(bool sent, bool channel, std::size_t bytes) noexcept {
+  stats::Counters& c = slot_->counters;
+  stats::Counters::add(sent ? c.tx_bytes[channel] : c.rx_bytes[channel], bytes);
+}
+
+void Stream::count_kernel_io(bool sent, ssize_t result) noexcept {
+  if (result <= 0) return;
+  stats::Counters& c = slot_->counters;
+  stats::Counters::add(sent ? c.tx_bytes[0] : c.rx_bytes[0], static_cast<std::size_t>(result));
+  stats::Counters::add(sent ? c.tx_messages[0] : c.rx_messages[0], 1);
+}
+
+void Stream::note_use(std::size_t messages, std::size_t bytes) noexcept {
+  if (role_ != StreamRole::kConnect || promotion_asked_.load(std::memory_order_relaxed)) return;
+  const std::uint64_t uses = uses_.fetch_add(messages, std::memory_order_relaxed) + messages;
+  const std::uint64_t used = used_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (uses < config_.promote_messages && used < config_.promote_bytes) return;
+  if (uses < retry_at_uses_.load(std::memory_order_relaxed)) return;
+  if (promotion_asked_.exchange(true, std::memory_order_acq_rel)) return;
+  host_->start_promotion(*this);
+}
+
+// ---- Sending
+
+ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
+  const int saved_errno = errno;
+  const std::size_t total = total_bytes(iov, count_iov);
+  const bool may_sleep = (flags & MSG_DONTWAIT) == 0 && !nonblocking();
+  std::size_t done = 0;
+  std::int64_t deadline = 0;
+  for (;;) {
+    IoResult r;
+    bool by_channel;
+    {
+      MutexLock lock(tx_mutex_);
+      r = try_send(iov, count_iov, done, flags);
+      by_channel = tx_ == Tx::kChannel;
+      if (r.step == Step::kDone) {
+        count(true, by_channel, r.bytes);
+        if (done == 0) {
+          stats::Counters::add(slot_->counters.tx_messages[by_channel], 1);
+        }
+      }
+    }
+    if (r.step == Step::kDone) {
+      done += r.bytes;
+      // A partly accepted write to the kernel means that its buffer is full.
+      if (done >= total || (!may_sleep && !by_channel)) break;
+    } else if (r.step == Step::kService) {
+      service();
+    } else if (r.step == Step::kError) {
+      if (done > 0) break;
+      if (r.error == EPIPE && (flags & MSG_NOSIGNAL) == 0) pthread_kill(pthread_self(), SIGPIPE);
+      errno = r.error;
+      return -1;
+    } else {
+      if (!may_sleep) {
+        if (done > 0) break;
+        errno = EAGAIN;
+        return -1;
+      }
+      if (deadline == 0) deadline = io_deadline(true);
+      if (!sleep_until_ready(POLLOUT, deadline)) {
+        if (done > 0) break;
+        return -1;
+      }
+    }
+  }
+  note_use(1, done);
+  errno = saved_errno;
+  return static_cast<ssize_t>(done);
+}
+
+Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t skip,
+                                  int flags) noexcept {
+  if (error_.load(std::memory_order_relaxed) != 0) {
+    return {Step::kError, 0, error_.exchange(0, std::memory_order_relaxed)};
+  }
+  if (shut_wr_) return {Step::kError, 0, EPIPE};
+  switch (tx_) {
+    case Tx::kTcp: {
+      msghdr msg{};
+      constexpr int kOwnFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+      ssize_t n;
+      if (skip == 0) {
+        msg.msg_iov = const_cast<iovec*>(iov);
+        msg.msg_iovlen = static_cast<std::size_t>(count_iov);
+        n = sys::sendmsg(fd(), &msg, flags | kOwnFlags);
+      } else {
+        Window window(iov, count_iov, skip, std::numeric_limits<std::size_t>::max());
+        msg.msg_iov = window.iov;
+        msg.msg_iovlen = static_cast<std::size_t>(window.count);
+        n = sys::sendmsg(fd(), &msg, flags | kOwnFlags);
+      }
+      if (n < 0) {
+        if (errno == EAGAIN) return {Step::kWouldBlock, 0, 0};
+        return {Step::kError, 0, errno};
+      }
+      tcp_tx_ += static_cast<std::uint64_t>(n);
+      if (n > 0) wrote_since_freeze_ = true;
+      return {Step::kDone, static_cast<std::size_t>(n), 0};
+    }
+    case Tx::kChannel: {
+      if (peer_closed_) {
+        // As the kernel has it: the first send after the peer's close is taken, its reset makes
+        // the next one fail.
+        if (sent_after_peer_closed_) return {Step::kError, 0, EPIPE};
+        sent_after_peer_closed_ = true;
+        return {Step::kDone, total_bytes(iov, count_iov) - skip, 0};
+      }
+      if (channel_->failed()) return {Step::kService, 0, 0};
+      Channel::View view = channel_->tx_view();
+      if (view.size == 0) {
+        channel_->progress();
+        view = channel_->tx_view();
+      }
+      if (view.size == 0) {
+        if (channel_->control_pending() || channel_->failed()) return {Step::kService, 0, 0};
+        slot_->stalls.fetch_add(1, std::memory_order_relaxed);
+        return {Step::kWouldBlock, 0, 0};
+      }
+      const std::size_t limit = std::min(view.size, kCommitBytes);
+      std::byte* to = view.data;
+      for_each_piece(iov, count_iov, skip, limit, [&](const std::byte* from, std::size_t n) {
+        std::memcpy(to, from, n);
+        to += n;
+      });
+      const auto n = static_cast<std::size_t>(to - view.data);
+      if (n > 0) channel_->commit(n);
+      if (channel_->tx_posted() != channel_->tx_head()) {
+        // Message credits are out. What they bring back may be here already; otherwise the agent
+        // sends the rest when they come, as the program may not call again.
+        channel_->progress();
+        channel_->flush();
+        if (channel_->tx_posted() != channel_->tx_head()) host_->attend(*this);
+      }
+      return {Step::kDone, n, 0};
+    }
+    case Tx::kDead:
+      return {Step::kError, 0, EPIPE};
+    case Tx::kFrozen:
+    case Tx::kToken:
+    case Tx::kReplay:
+      break;
+  }
+  return {Step::kWouldBlock, 0, 0};
+}
+
+// ---- Receiving
+
+Stream::Source Stream::source() const noexcept {
+  if (boundary_ == kNoBoundary) {
+    return state() == State::kReset ? Source::kRing : Source::kTcp;
+  }
+  if (tcp_rx_ < boundary_) return Source::kTcpUpToBoundary;
+  if (channel_ != nullptr && token_seen_ && !resume_sent_) return Source::kRing;
+  return state() == State::kReset ? Source::kRing : Source::kNothing;
+}
+
+void Stream::skip_verified() noexcept {
+  while (verified_ > 0 && tcp_rx_ == boundary_) {
+    std::uint8_t scratch[kTokenBytes + kResumeBytes];
+    const ssize_t n = sys::recv(fd(), scratch, std::min(verified_, sizeof scratch), MSG_DONTWAIT);
+    if (n <= 0) return;  // it was peeked at, so it is there; an error shows up elsewhere
+    tcp_rx_ += static_cast<std::uint64_t>(n);
+    boundary_ += static_cast<std::uint64_t>(n);
+    verified_ -= static_cast<std::size_t>(n);
+  }
+  if (verified_ == 0 && tcp_rx_ == boundary_ && resume_seen_) {
+    boundary_ = kNoBoundary;
+    host_->attend(*this);  // perhaps the kernel has the stream for good now
+  }
+}
+
+ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
+  const int saved_errno = errno;
+  const std::size_t total = total_bytes(iov, count_iov);
+  const bool may_sleep = (flags & MSG_DONTWAIT) == 0 && !nonblocking();
+  const bool fill = (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0;
+  std::size_t done = 0;
+  std::int64_t deadline = 0;
+  for (;;) {
+    IoResult r;
+    {
+      MutexLock lock(rx_mutex_);
+      r = try_recv(iov, count_iov, done, flags);
+    }
+    if (r.step == Step::kDone) {
+      done += r.bytes;
+      if (!fill || r.bytes == 0 || done >= total) break;
+    } else if (r.step == Step::kService) {
+      service();
+    } else if (r.step == Step::kError) {
+      if (done > 0) break;
+      errno = r.error;
+      return -1;
+    } else {
+      if (!may_sleep) {
+        if (done > 0) break;
+        errno = EAGAIN;
+        return -1;
+      }
+      if (deadline == 0) deadline = io_deadline(false);
+      if (!sleep_until_ready(POLLIN, deadline)) {
+        if (done > 0) break;
+        return -1;
+      }
+    }
+  }
+  if (done > 0 && (flags & MSG_PEEK) == 0) note_use(1, done);
+  errno = saved_errno;
+  return static_cast<ssize_t>(done);
+}
+
+Stream::IoResult Stream::try_recv(const iovec* iov, int count_iov, std::size_t skip,
+                                  int flags) noexcept {
+  skip_verified();
+  IoResult r;
+  bool by_channel = false;
+  switch (source()) {
+    case Source::kTcp:
+    case Source::kTcpUpToBoundary:
+      r = recv_tcp(iov, count_iov, skip, flags);
+      break;
+    case Source::kRing:
+      r = recv_ring(iov, count_iov, skip, flags);
+      by_channel = true;
+      break;
+    case Source::kNothing:
+      if (shut_rd_) r.step = Step::kDone;
+      break;
+  }
+  if (r.step == Step::kDone && r.bytes > 0 && (flags & MSG_PEEK) == 0) {
+    count(false, by_channel, r.bytes);
+    if (skip == 0) stats::Counters::add(slot_->counters.rx_messages[by_channel], 1);
+  }
+  return r;
+}
+
+Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t skip,
+                                  int flags) noexcept {
+  constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+  const std::size_t limit = boundary_ == kNoBoundary ? kNoLimit : boundary_ - tcp_rx_;
+  msghdr msg{};
+  ssize_t n;
+  const int kernel_flags = (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT;
+  if (skip == 0 && limit == kNoLimit) {
+    msg.msg_iov = const_cast<iovec*>(iov);
+    msg.msg_iovlen = static_cast<std::size_t>(count_iov);
+    n = sys::recvmsg(fd(), &msg, kernel_flags);
+  } else {
+    Window window(iov, count_iov, skip, limit);
+    msg.msg_iov = window.iov;
+    msg.msg_iovlen = static_cast<std::size_t>(window.count);
+    n = sys::recvmsg(fd(), &msg, kernel_flags);
+  }
+  if (n < 0) {
+    if (errno == EAGAIN) return {Step::kWouldBlock, 0, 0};
+    return {Step::kError, 0, errno};
+  }
+  if (n == 0 && limit != kNoLimit && total_bytes(iov, count_iov) > skip) {
+    // The connection ended where more had been announced: for service() to judge.
+    return state() == State::kReset ? IoResult{Step::kDone, 0, 0} : IoResult{Step::kService, 0, 0};
+  }
+  if ((flags & MSG_PEEK) == 0) tcp_rx_ += static_cast<std::uint64_t>(n);
+  if (boundary_ != kNoBoundary && (tcp_rx_ == boundary_ || !answered_)) {
+    host_->attend(*this);  // the frames behind it, or our answer, may be waiting for this
+  }
+  return {Step::kDone, static_cast<std::size_t>(n), 0};
+}
+
+Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t skip,
+                                   int flags) noexcept {
+  Channel::View view;
+  if (channel_ != nullptr) {
+    view = channel_->rx_view();
+    if (view.size == 0) {
+      channel_->progress();
+      view = channel_->rx_view();
+    }
+    if (view.size == 0 && channel_->control_pending()) return {Step::kService, 0, 0};
+  }
+  const std::size_t wanted = total_bytes(iov, count_iov) - skip;
+  if (view.size == 0) {
+    const bool ended = fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_;
+    if (wanted == 0 || ended || shut_rd_) return {Step::kDone, 0, 0};
+    if (error_.load(std::memory_order_relaxed) != 0) {
+      return {Step::kError, 0, error_.exchange(0, std::memory_order_relaxed)};
+    }
+    if (state() == State::kReset || peer_closed_) return {Step::kDone, 0, 0};
+    if (channel_->failed()) return {Step::kService, 0, 0};
+    return {Step::kWouldBlock, 0, 0};
+  }
+  const std::size_t n = std::min(wanted, view.size);
+  if ((flags & MSG_TRUNC) == 0) {
+    const std::byte* from = view.data;
+    for_each_piece(iov, count_iov, skip, n, [&](std::byte* to, std::size_t piece) {
+      std::memcpy(to, from, piece);
+      from += piece;
+    });
+  }
+  if ((flags & MSG_PEEK) == 0 && n > 0) channel_->consume(n);
+  return {Step::kDone, n, 0};
+}
+
+// ---- Shutdown and questions
+
+int Stream::shutdown(int how) noexcept {
+  if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) {
+    errno = EINVAL;
+    return -1;
+  }
+  int result = 0;
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    const bool write = how != SHUT_RD;
+    const bool read = how != SHUT_WR;
+    if (state() == State::kReset) {
+      errno = ENOTCONN;
+      return -1;
+    }
+    if (tx_ == Tx::kTcp && source() == Source::kTcp) {
+      result = sys::shutdown(fd(), how);
+      if (result != 0) return result;
+      if (write) shut_wr_ = true;
+      if (read) shut_rd_ = true;
+    } else {
+      if (write && !shut_wr_) {
+        shut_wr_ = true;
+        pending_shut_wr_ = true;
+        if (tx_ == Tx::kChannel) send_fin();
+      }
+      if (read) shut_rd_ = true;
+    }
+  }
+  host_->attend(*this);
+  wake_all();
+  return result;
+}
+
+int Stream::take_error() noexcept {
+  const int own = error_.exchange(0, std::memory_order_relaxed);
+  if (own != 0) return own;
+  int value = 0;
+  socklen_t length = sizeof value;
+  sys::getsockopt(fd(), SOL_SOCKET, SO_ERROR, &value, &length);
+  return value;
+}
+
+int Stream::unread_bytes() noexcept {
+  MutexLock rx(rx_mutex_);
+  std::uint64_t bytes = 0;
+  if (boundary_ == kNoBoundary || tcp_rx_ < boundary_) {
+    int in_kernel = 0;
+    sys::ioctl(fd(), SIOCINQ, &in_kernel);
+    bytes = static_cast<std::uint64_t>(in_kernel);
+    if (boundary_ != kNoBoundary) bytes = std::min(bytes, boundary_ - tcp_rx_);
+  }
+  if (channel_ != nullptr && token_seen_ && !resume_sent_) {
+    channel_->progress();
+    bytes += channel_->rx_head() - channel_->rx_consumed();
+  }
+  return static_cast<int>(std::min<std::uint64_t>(bytes, std::numeric_limits<int>::max()));
+}
+
+int Stream::unsent_bytes() noexcept {
+  MutexLock tx(tx_mutex_);
+  int in_kernel = 0;
+  sys::ioctl(fd(), SIOCOUTQ, &in_kernel);
+  if (channel_ == nullptr) return in_kernel;
+  channel_->progress();
+  return static_cast<int>(channel_->tx_head() - channel_->tx_consumed());
+}
+
+std::int64_t Stream::io_deadline(bool sending) noexcept {
+  if (!timeouts_known_.load(std::memory_order_acquire)) {
+    const auto fetch = [&](int name) noexcept {
+      timeval tv{};
+      socklen_t length = sizeof tv;
+      if (sys::getsockopt(fd(), SOL_SOCKET, name, &tv, &length) != 0) return std::int64_t{0};
+      return std::int64_t{tv.tv_sec} * 1'000'000'000 + std::int64_t{tv.tv_usec} * 1000;
+    };
+    recv_timeout_ns_.store(fetch(SO_RCVTIMEO), std::memory_order_relaxed);
+    send_timeout_ns_.store(fetch(SO_SNDTIMEO), std::memory_order_relaxed);
+    timeouts_known_.store(true, std::memory_order_release);
+  }
+  const std::int64_t timeout =
+      (sending ? send_timeout_ns_ : recv_timeout_ns_).load(std::memory_order_relaxed);
+  return timeout == 0 ? kForever : sys::now_ns() + timeout;
+}
+
+}  // namespace ringroad

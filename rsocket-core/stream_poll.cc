@@ -1,0 +1,259 @@
+// Waiting on a stream: what poll(2) would say, and sleeping until it changes.
+#include <poll.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "rsocket-core/stream.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+namespace {
+
+constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+constexpr short kReadBits = POLLIN | POLLRDNORM;
+constexpr short kWriteBits = POLLOUT | POLLWRNORM;
+constexpr short kAlwaysBits = POLLERR | POLLHUP;
+constexpr unsigned kMaxSpinScore = 16;
+constexpr std::int64_t kDeafSliceNs = 5'000'000;
+
+inline void cpu_relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// A sleep of ours ended with EINTR. The kernel restarts recv(2) after handlers that were installed
+// with SA_RESTART and not after others, but ppoll(2) does not say which handler ran. So: restart
+// if every handler that this thread can have run asks for it.
+bool every_handler_restarts() noexcept {
+  sigset_t blocked;
+  if (pthread_sigmask(SIG_SETMASK, nullptr, &blocked) != 0) return false;
+  for (int signo = 1; signo < _NSIG; ++signo) {
+    struct sigaction action {};
+    if (sigismember(&blocked, signo) == 1 || sigaction(signo, nullptr, &action) != 0) continue;
+    const bool handled = (action.sa_flags & SA_SIGINFO) != 0 ||
+                         (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+    if (handled && (action.sa_flags & SA_RESTART) == 0) return false;
+  }
+  return true;
+}
+
+// Sleeps until a descriptor is ready or the deadline is over. As ppoll(2).
+int sleep_on(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
+  if (deadline_ns == kForever) return sys::ppoll(fds, count, nullptr, nullptr);
+  const std::int64_t left = std::max<std::int64_t>(0, deadline_ns - sys::now_ns());
+  timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
+  return sys::ppoll(fds, count, &timeout, nullptr);
+}
+
+}  // namespace
+
+// What the channel alone can say without a lock; enough to decide whether to look closer.
+short Stream::channel_ready(short events) noexcept {
+  Channel* channel = channel_.get();
+  if (channel == nullptr) return events;
+  short ready = 0;
+  if (channel->rx_head() != channel->rx_consumed()) ready |= kReadBits;
+  const std::uint64_t used = channel->tx_head() - channel->tx_consumed();
+  // As the kernel's sockets do, room is announced when there is a worthwhile amount of it.
+  if (used <= channel->ring_bytes() - channel->ring_bytes() / 4) ready |= kWriteBits;
+  if (channel->control_pending() || channel->failed()) ready = events;
+  return ready & events;
+}
+
+Stream::PollPlan Stream::plan_poll(short events, bool arm) noexcept {
+  for (;;) {
+    PollPlan plan;
+    bool service_first = false;
+    {
+      MutexLock tx(tx_mutex_);
+      MutexLock rx(rx_mutex_);
+      skip_verified();
+      const Source from = source();
+      const bool reading_kernel = from == Source::kTcp || from == Source::kTcpUpToBoundary;
+      const bool writing_kernel = tx_ == Tx::kTcp;
+      short ready = 0;
+      if (state() == State::kReset) {
+        ready = kReadBits | kWriteBits | POLLRDHUP | POLLHUP;
+        if (error_.load(std::memory_order_relaxed) != 0) ready |= POLLERR;
+        plan.ready = ready & static_cast<short>(events | kAlwaysBits);
+        return plan;
+      }
+      if (reading_kernel) plan.kernel_events |= events & static_cast<short>(~kWriteBits);
+      if (writing_kernel) plan.kernel_events |= events & kWriteBits;
+      plan.use_kernel = plan.kernel_events != 0 || (reading_kernel && writing_kernel);
+      bool use_channel = false;
+      bool peer_ended = false;
+      if (from == Source::kRing && channel_ != nullptr) {
+        use_channel = true;
+        channel_->progress();
+        if (channel_->rx_head() != channel_->rx_consumed()) ready |= kReadBits;
+        peer_ended = fin_at_ != kNoBoundary || peer_closed_;
+      }
+      if (!reading_kernel && shut_rd_) peer_ended = true;
+      if (peer_ended) {
+        ready |= POLLRDHUP;
+        if (shut_rd_ || peer_closed_ || channel_->rx_head() == fin_at_) ready |= kReadBits;
+      }
+      if (tx_ == Tx::kChannel && channel_ != nullptr) {
+        use_channel = true;
+        const std::uint64_t used = channel_->tx_head() - channel_->tx_consumed();
+        if (shut_wr_ || peer_closed_ ||
+            used <= channel_->ring_bytes() - channel_->ring_bytes() / 4) {
+          ready |= kWriteBits;
+        }
+      } else if (!writing_kernel && shut_wr_) {
+        ready |= kWriteBits;
+      }
+      if (!reading_kernel && peer_ended && shut_wr_) ready |= POLLHUP;
+      if (error_.load(std::memory_order_relaxed) != 0) ready |= POLLERR;
+      plan.ready = ready & static_cast<short>(events | kAlwaysBits);
+      if (use_channel && (channel_->control_pending() || channel_->failed())) {
+        service_first = true;
+      } else if (use_channel && plan.ready == 0 && arm) {
+        if (!channel_->arm()) continue;  // something came meanwhile: look again
+        plan.channel_fd = channel_->wait_fd();
+      }
+    }
+    if (!service_first) return plan;
+    service();
+  }
+}
+
+void Stream::after_sleep() noexcept {
+  {
+    MutexLock rx(rx_mutex_);
+    if (channel_ == nullptr) return;
+    channel_->drain();
+    channel_->progress();
+  }
+  // The wake-up that was taken may have been somebody else's too, and nobody is armed any more.
+  waiters_.wake(POLLIN | POLLOUT);
+  if (agent_on_channel_.load(std::memory_order_relaxed)) host_->attend(*this);
+}
+
+bool Stream::spin_until_ready(short events) noexcept {
+  if (config_.spin_ns == 0 || state() != State::kOnChannel) return false;
+  const unsigned score = spin_score_.load(std::memory_order_relaxed);
+  if (score == 0) {
+    // Given up for now; look now and then whether replies have become quick.
+    const std::uint64_t seen = slot_->counters.rx_messages[1].load(std::memory_order_relaxed);
+    if ((seen & 63) != 0) return false;
+  }
+  const std::int64_t budget = config_.spin_ns * (score == 0 ? 1 : score) / kMaxSpinScore;
+  const std::int64_t until = sys::now_ns() + budget;
+  bool hit = false;
+  do {
+    {
+      MutexLock rx(rx_mutex_);
+      if (channel_ == nullptr) return true;
+      channel_->progress();
+      hit = channel_ready(events) != 0;
+    }
+    if (hit) break;
+    cpu_relax();
+  } while (sys::now_ns() < until);
+  if (hit) {
+    if (score < kMaxSpinScore) spin_score_.store(score + 1, std::memory_order_relaxed);
+  } else if (score > 0) {
+    spin_score_.store(score - 1, std::memory_order_relaxed);
+  }
+  return hit;
+}
+
+bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns) noexcept {
+  if (spin_until_ready(events)) return true;
+  Waiter waiter;
+  waiter.events = events;
+  waiter.wake_fd = thread_wake_fd();
+  for (;;) {
+    // Without a descriptor to be woken by (EMFILE), look again every so often.
+    const bool deaf = waiter.wake_fd < 0;
+    const std::int64_t until =
+        deaf ? std::min(deadline_ns, sys::now_ns() + kDeafSliceNs) : deadline_ns;
+    if (!deaf) waiters_.add(waiter);
+    const PollPlan plan = plan_poll(events, true);
+    if (plan.ready != 0) {
+      if (!deaf) waiters_.remove(waiter);
+      return true;
+    }
+    pollfd fds[3];
+    nfds_t count = 0;
+    fds[count++] = {waiter.wake_fd, POLLIN, 0};  // a negative number is passed over
+    if (plan.channel_fd >= 0) fds[count++] = {plan.channel_fd, POLLIN, 0};
+    if (plan.use_kernel) fds[count++] = {fd(), plan.kernel_events, 0};
+    const int n = sleep_on(fds, count, until);
+    const int sleep_errno = errno;
+    if (!deaf) waiters_.remove(waiter);
+    if (n > 0) {
+      if (fds[0].revents != 0) sys::drain_eventfd(waiter.wake_fd);
+      if (plan.channel_fd >= 0 && fds[1].revents != 0) after_sleep();
+      return true;
+    }
+    if (n == 0 && until != deadline_ns) return true;
+    if (n < 0 && sleep_errno == EINTR && deadline_ns == kForever && every_handler_restarts()) {
+      continue;
+    }
+    errno = n == 0 ? EAGAIN : sleep_errno;
+    return false;
+  }
+}
+
+void Stream::wait_promoted(std::int64_t timeout_ns) noexcept {
+  const int saved = errno;
+  const std::int64_t deadline = sys::now_ns() + timeout_ns;
+  Waiter waiter;
+  waiter.events = POLLIN | POLLOUT;
+  waiter.wake_fd = thread_wake_fd();
+  while (waiter.wake_fd >= 0) {
+    waiters_.add(waiter);
+    const State now = state();
+    const bool may_come = now == State::kConnecting || now == State::kSwitching ||
+                          (now == State::kOnTcp && !kernel_only_.load() &&
+                           (role_ == StreamRole::kAccept || reason() == Reason::kPending));
+    if (!may_come || sys::now_ns() >= deadline) {
+      waiters_.remove(waiter);
+      break;
+    }
+    pollfd fds{waiter.wake_fd, POLLIN, 0};
+    if (sleep_on(&fds, 1, deadline) > 0) sys::drain_eventfd(waiter.wake_fd);
+    waiters_.remove(waiter);
+  }
+  errno = saved;
+}
+
+bool Stream::pin(Reason reason, std::int64_t timeout_ns) noexcept {
+  const int saved = errno;
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    pinned_ = true;
+    leave_or_give_up(reason);
+    if (state() == State::kOnTcp) reason_ = reason;
+    settle_kernel_only();
+  }
+  publish_state();
+  host_->attend(*this);
+  const std::int64_t deadline = sys::now_ns() + timeout_ns;
+  Waiter waiter;
+  waiter.events = POLLIN | POLLOUT;
+  waiter.wake_fd = thread_wake_fd();
+  while (waiter.wake_fd >= 0) {
+    waiters_.add(waiter);
+    const bool settled = kernel_only_.load() || state() == State::kReset;
+    const bool late = sys::now_ns() >= deadline;
+    if (!settled && !late) {
+      pollfd fds{waiter.wake_fd, POLLIN, 0};
+      if (sleep_on(&fds, 1, deadline) > 0) sys::drain_eventfd(waiter.wake_fd);
+    }
+    waiters_.remove(waiter);
+    if (settled || late) break;
+  }
+  errno = saved;
+  return kernel_only_.load();
+}
+
+}  // namespace ringroad

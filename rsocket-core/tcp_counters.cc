@@ -1,0 +1,41 @@
+#include "rsocket-core/tcp_counters.h"
+
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+
+#include <cstddef>
+
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+
+bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcept {
+  // The receive side is two calls (bytes received, bytes not yet read) with the peer possibly
+  // sending between them, so the count of bytes received must be the same before and after. A
+  // peer that never pauses for so long is not promoted this time.
+  constexpr int kAttempts = 16;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    tcp_info before{};
+    tcp_info after{};
+    int unread = 0;
+    socklen_t length = sizeof before;
+    if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &before, &length) != 0) return false;
+    if (length < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof before.tcpi_bytes_retrans) {
+      return false;
+    }
+    if (sys::ioctl(fd, SIOCINQ, &unread) != 0) return false;
+    length = sizeof after;
+    if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &after, &length) != 0) return false;
+    if (after.tcpi_bytes_received != before.tcpi_bytes_received) continue;
+    // Every byte written was sent once (plus retransmissions) or is still to be sent.
+    const std::uint64_t kernel_written =
+        after.tcpi_bytes_sent - after.tcpi_bytes_retrans + after.tcpi_notsent_bytes;
+    const std::uint64_t kernel_read =
+        after.tcpi_bytes_received - static_cast<unsigned>(unread);
+    return kernel_written == written && kernel_read == read;
+  }
+  return false;
+}
+
+}  // namespace ringroad

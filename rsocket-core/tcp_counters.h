@@ -1,0 +1,15 @@
+// What the kernel itself has counted on a TCP socket, to find out whether anything but this library
+// has read or written it: io_uring, raw system calls, a forked child, stdio.
+#pragma once
+
+#include <cstdint>
+
+namespace ringroad {
+
+// True when the kernel's counts of bytes written to and read from the connected socket `fd` are
+// exactly these. Needs tcpi_bytes_sent (Linux 4.19); where the kernel has no such count, false.
+// REQUIRES: nobody who goes through the library sends or receives on `fd` during the call. The peer
+// may be sending.
+bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcept;
+
+}  // namespace ringroad

@@ -1,0 +1,68 @@
+#include "rsocket-core/waiter.h"
+
+#include <pthread.h>
+
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+namespace {
+
+// initial-exec: the object is preloaded, never dlopen'ed, so an access is one instruction and can
+// not allocate. 0 means none yet (descriptor 0 is never a private one).
+__attribute__((tls_model("initial-exec"))) thread_local int tls_wake_fd = 0;
+
+pthread_key_t exit_key;
+pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
+bool have_exit_key = false;
+
+void close_on_thread_exit(void*) noexcept {
+  if (tls_wake_fd > 0) sys::close_quietly(tls_wake_fd);
+  tls_wake_fd = 0;
+}
+
+void make_exit_key() noexcept {
+  have_exit_key = pthread_key_create(&exit_key, close_on_thread_exit) == 0;
+}
+
+}  // namespace
+
+int thread_wake_fd() noexcept {
+  if (tls_wake_fd > 0) return tls_wake_fd;
+  const int fd = sys::move_high(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (fd <= 0) return -1;
+  pthread_once(&exit_key_once, make_exit_key);
+  if (!have_exit_key || pthread_setspecific(exit_key, &exit_key) != 0) {
+    sys::close_quietly(fd);
+    errno = ENOMEM;
+    return -1;
+  }
+  tls_wake_fd = fd;
+  return fd;
+}
+
+void forget_wake_fds_after_fork() noexcept {
+  if (tls_wake_fd > 0) sys::close_quietly(tls_wake_fd);
+  tls_wake_fd = 0;
+}
+
+void WaitList::add(Waiter& waiter) noexcept {
+  MutexLock lock(mutex_);
+  waiters_.push_back(waiter);
+  count_.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void WaitList::remove(Waiter& waiter) noexcept {
+  MutexLock lock(mutex_);
+  waiters_.erase(waiters_.iterator_to(waiter));
+  count_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void WaitList::wake(short events) noexcept {
+  if (empty()) return;
+  MutexLock lock(mutex_);
+  for (Waiter& waiter : waiters_) {
+    if ((waiter.events & events) != 0) sys::signal_eventfd(waiter.wake_fd);
+  }
+}
+
+}  // namespace ringroad
