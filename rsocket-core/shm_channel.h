@@ -1,0 +1,130 @@
+// A channel between two processes of one host: two rings and a header page that both map
+// (shm_memory.h), and a way to wake each other (shm_wake.h). Copies in, copies out, no system call
+// while both ends are awake.
+//
+// What is particular to it:
+//   - tx_posted() is tx_head(), and delivered() is always true: what is committed outlives the
+//     process that committed it.
+//   - Consumption is reported when a quarter of the ring is owed, when this end arms, and after the
+//     peer's kFin was taken, exactly and at once. A report wakes a peer that could be waiting for
+//     it: one that had less than a quarter of its ring free, or had sent kFin, when it armed.
+//   - The end of the peer (its destructor ran) is a failure with kPeerGone, but only once all its
+//     data is consumed and all its control messages are taken; until then only tx suffers. The
+//     death of the peer's process is not noticed here: its TCP connection ends then.
+//
+// Nothing that stands in shared memory is trusted: cursors are read once, must move forward and
+// stay within their ring, and control messages must be well formed; else the channel fails with
+// kBadRequest. Addresses are computed from this end's own copies alone.
+//
+// Thread rule: channel.h's. Invariants, checked after every change in builds with RINGROAD_CHECKS:
+//   1. rx_consumed <= rx_head <= rx_consumed + ring
+//   2. tx_consumed <= tx_head <= tx_consumed + ring
+//   3. control_taken <= control_seen <= control_taken + kShmControlSlots
+// An end may be destroyed while the other goes on; both are never one object.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "rsocket-core/channel.h"
+#include "rsocket-core/mutex.h"
+#include "rsocket-core/shm_memory.h"
+#include "rsocket-core/shm_wake.h"
+
+namespace ringroad {
+
+enum class ShmSideIndex : unsigned { kConnector = 0, kListener = 1 };
+
+class ShmChannel final : public Channel {
+ public:
+  ShmChannel(std::shared_ptr<ShmMemory> memory, ShmSideIndex side, ShmWake wake) noexcept;
+  ~ShmChannel() override;
+
+  View tx_view() noexcept override;
+  void commit(std::size_t n) noexcept override;
+  bool send_control(const ControlMessage& message) noexcept override;
+  void flush() noexcept override {}
+  View tx_replay(std::uint64_t offset) noexcept override;
+
+  View rx_view() noexcept override;
+  void consume(std::size_t n) noexcept override;
+
+  std::uint64_t tx_head() const noexcept override { return load(tx_head_); }
+  std::uint64_t tx_posted() const noexcept override { return load(tx_head_); }
+  std::uint64_t tx_consumed() const noexcept override { return load(tx_consumed_); }
+  std::uint64_t rx_head() const noexcept override { return load(rx_head_); }
+  std::uint64_t rx_consumed() const noexcept override { return load(rx_consumed_); }
+
+  void progress() noexcept override;
+  bool control_pending() const noexcept override {
+    return control_seen_.load(std::memory_order_relaxed) !=
+           control_taken_.load(std::memory_order_relaxed);
+  }
+  bool take_control(ControlMessage& out) noexcept override RR_EXCLUDES(control_mutex_);
+
+  int wait_fd() const noexcept override { return wake_.fd(); }
+  bool arm() noexcept override;
+  void drain() noexcept override { wake_.drain(); }
+
+  bool delivered() noexcept override { return true; }
+  bool failed() const noexcept override { return failure() != Reason::kNone; }
+  Reason failure() const noexcept override { return failure_.load(std::memory_order_acquire); }
+  void fail(Reason reason) noexcept override;
+
+  void info(ChannelInfo& out) const noexcept override;
+
+ private:
+  using Cursor = std::atomic<std::uint64_t>;
+  static std::uint64_t load(const Cursor& cursor) noexcept {
+    return cursor.load(std::memory_order_acquire);
+  }
+
+  void take_arrivals() noexcept;
+  void take_credit() noexcept;
+  void take_control_tail() noexcept;
+  void take_end() noexcept;
+  void want_credit() noexcept;
+  void publish_consumed() noexcept RR_EXCLUDES(credit_mutex_);
+  void wake_peer(std::uint32_t wants) noexcept;
+  bool control_room() noexcept;
+  void set_failure(Reason reason) noexcept;
+  void check() const noexcept;
+
+  // Never change after construction.
+  const std::shared_ptr<ShmMemory> memory_;
+  ShmSide& mine_;
+  ShmSide& peer_;
+  const MirroredRing& tx_ring_;
+  const MirroredRing& rx_ring_;
+  const ShmWake wake_;
+  const std::uint64_t quarter_;
+
+  // Written by TX, and tx_consumed_ by whoever makes progress.
+  alignas(64) Cursor tx_head_{0};
+  Cursor tx_consumed_{0};
+  std::uint32_t control_sent_ = 0;   // TX
+  std::uint32_t control_acked_ = 0;  // TX: the peer's control_head when last looked at
+  std::atomic<bool> fin_sent_{false};  // somebody may wait until everything is consumed
+
+  // Written by RX, and rx_head_ by whoever makes progress.
+  alignas(64) Cursor rx_head_{0};
+  Cursor rx_consumed_{0};
+  Cursor rx_published_{0};
+  std::atomic<bool> publish_always_{false};  // the peer's kFin was taken
+  std::atomic<bool> peer_closed_{false};     // rx_head_ and control_seen_ are final
+  std::atomic<std::uint32_t> control_seen_{0};
+  std::atomic<std::uint32_t> control_taken_{0};
+
+  std::atomic<Reason> failure_{Reason::kNone};
+  Mutex control_mutex_;  // one taker at a time
+  Mutex credit_mutex_;   // mine_.consumed never goes back
+};
+
+// The two ends of a stream inside one process: connector and listener. Null, null when the system
+// has no memory or descriptors left. REQUIRES: valid_ring_bytes(ring_bytes).
+std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_shm_pair(
+    std::uint32_t ring_bytes, ShmWakeKind kind = ShmWakeKind::kEvents) noexcept;
+
+}  // namespace ringroad
