@@ -1,0 +1,153 @@
+#include "preload/descriptors.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace ringroad::preload {
+namespace {
+
+Mutex table_mutex;
+Socket* free_list = nullptr;  // guarded by table_mutex
+int highest = -1;             // highest number ever managed; guarded by table_mutex
+std::atomic<std::uint8_t> epoll_marks[descriptors::kLimit];
+
+constexpr std::size_t kSlabSockets = 64;
+
+Socket* allocate() noexcept {
+  if (free_list == nullptr) {
+    auto* slab = static_cast<Socket*>(std::calloc(kSlabSockets, sizeof(Socket)));
+    if (slab == nullptr) return nullptr;
+    for (std::size_t i = 0; i < kSlabSockets; ++i) {
+      auto* socket = new (&slab[i]) Socket;
+      socket->next_free = free_list;
+      free_list = socket;
+    }
+  }
+  Socket* socket = free_list;
+  free_list = socket->next_free;
+  return socket;
+}
+
+// The table's own reference is gone and so are all others.
+void recycle(Socket* socket) noexcept {
+  StreamPtr stream = std::move(socket->stream);
+  socket->stream.reset();
+  socket->kind.store(Socket::Kind::kFree, std::memory_order_relaxed);
+  {
+    MutexLock lock(table_mutex);
+    socket->next_free = free_list;
+    free_list = socket;
+  }
+  // The stream, if this was its last owner, ends here, outside of the lock.
+}
+
+bool try_ref(Socket* socket) noexcept {
+  std::uint32_t refs = socket->refs.load(std::memory_order_relaxed);
+  while (refs != 0) {
+    if (socket->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acquire,
+                                           std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void SocketRef::release() noexcept {
+  if (socket_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) recycle(socket_);
+}
+
+namespace descriptors {
+
+std::atomic<Socket*> table[kLimit];
+
+SocketRef find_slow(int fd) noexcept {
+  for (;;) {
+    Socket* socket = table[fd].load(std::memory_order_acquire);
+    if (socket == nullptr) return {};
+    if (!try_ref(socket)) continue;  // being closed right now: look again
+    SocketRef ref(socket);
+    if (table[fd].load(std::memory_order_acquire) == socket) return ref;
+  }
+}
+
+SocketRef insert(int fd, Socket::Kind kind) noexcept {
+  if (fd < 0 || fd >= kLimit) return {};
+  bool last = false;
+  int other = -1;
+  SocketRef stale = take(fd, last, other);
+  if (last && stale.stream() != nullptr) stale.stream()->close_by_program(true);
+  MutexLock lock(table_mutex);
+  Socket* socket = allocate();
+  if (socket == nullptr) return {};
+  socket->numbers = 1;
+  socket->kind.store(kind, std::memory_order_relaxed);
+  socket->refs.store(2, std::memory_order_release);  // the table's and the caller's
+  if (fd > highest) highest = fd;
+  table[fd].store(socket, std::memory_order_release);
+  return SocketRef(socket);
+}
+
+void add_number(int fd, const SocketRef& socket) noexcept {
+  if (fd < 0 || fd >= kLimit) return;
+  bool last = false;
+  int other = -1;
+  SocketRef stale = take(fd, last, other);
+  MutexLock lock(table_mutex);
+  ++socket->numbers;
+  socket->refs.fetch_add(1, std::memory_order_relaxed);
+  if (fd > highest) highest = fd;
+  table[fd].store(socket.get(), std::memory_order_release);
+}
+
+SocketRef take(int fd, bool& last, int& other) noexcept {
+  last = false;
+  other = -1;
+  if (fd < 0 || fd >= kLimit) return {};
+  MutexLock lock(table_mutex);
+  Socket* socket = table[fd].exchange(nullptr, std::memory_order_acq_rel);
+  if (socket == nullptr) return {};
+  last = --socket->numbers == 0;
+  for (int i = 0; !last && i <= highest; ++i) {
+    if (table[i].load(std::memory_order_relaxed) == socket) {
+      other = i;
+      break;
+    }
+  }
+  return SocketRef(socket);  // the table's reference becomes the caller's
+}
+
+void lock_for_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS { table_mutex.lock(); }
+void unlock_after_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS { table_mutex.unlock(); }
+
+void after_fork_child() noexcept {
+  table_mutex.reset_after_fork();
+  for (int fd = 0; fd <= highest; ++fd) {
+    Socket* socket = table[fd].load(std::memory_order_relaxed);
+    if (socket == nullptr) continue;
+    const Socket::Kind kind = socket->kind.load(std::memory_order_relaxed);
+    if (kind != Socket::Kind::kStream) continue;
+    // The Stream itself is the parent's: leave it alone, reference and all.
+    const State state = socket->stream->state();
+    if (state == State::kOnTcp || state == State::kConnecting) {
+      table[fd].store(nullptr, std::memory_order_relaxed);
+    } else {
+      socket->kind.store(Socket::Kind::kLost, std::memory_order_relaxed);
+    }
+  }
+}
+
+void note_epoll(int fd, bool in) noexcept {
+  if (fd < 0 || fd >= kLimit) return;
+  if (in || epoll_marks[fd].load(std::memory_order_relaxed) != 0) {
+    epoll_marks[fd].store(in ? 1 : 0, std::memory_order_relaxed);
+  }
+}
+
+bool in_epoll(int fd) noexcept {
+  return fd >= 0 && fd < kLimit && epoll_marks[fd].load(std::memory_order_relaxed) != 0;
+}
+
+}  // namespace descriptors
+}  // namespace ringroad::preload

@@ -1,0 +1,98 @@
+// Which descriptor numbers are connections or listeners that the policy lets off the kernel.
+//
+// An unmanaged number costs one load. A managed one names a Socket: one open file description of
+// the program's, shared by its duplicates. Sockets are recycled but their memory is never returned,
+// so that a stale pointer can be looked at safely while its number is being closed.
+//
+// Thread rule: find() by any thread at any time; changes are serialised inside.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "rsocket-core/agent.h"
+
+namespace ringroad::preload {
+
+struct Socket {
+  enum class Kind : std::uint8_t {
+    kFree,
+    kConnecting,  // connect() is under way; `config` says what to do once it is established
+    kStream,
+    kListener,
+    kLost,  // a forked child's copy of a stream that the parent has on a channel
+  };
+
+  std::atomic<std::uint32_t> refs{0};
+  std::atomic<Kind> kind{Kind::kFree};
+  std::uint32_t numbers = 0;  // how many descriptors name it; guarded by the table
+  StreamPtr stream;           // kStream; set before kind, constant until recycled
+  StreamConfig config;        // kConnecting
+  Endpoint endpoint;          // kListener
+  Socket* next_free = nullptr;
+};
+
+// Keeps a Socket from being recycled.
+class SocketRef {
+ public:
+  SocketRef() noexcept = default;
+  explicit SocketRef(Socket* held) noexcept : socket_(held) {}
+  SocketRef(SocketRef&& other) noexcept : socket_(std::exchange(other.socket_, nullptr)) {}
+  SocketRef& operator=(SocketRef&& other) noexcept {
+    std::swap(socket_, other.socket_);
+    return *this;
+  }
+  ~SocketRef() {
+    if (socket_ != nullptr) release();
+  }
+  explicit operator bool() const noexcept { return socket_ != nullptr; }
+  Socket* operator->() const noexcept { return socket_; }
+  Socket* get() const noexcept { return socket_; }
+  // The stream, or null if this is something else.
+  Stream* stream() const noexcept {
+    return socket_ != nullptr &&
+                   socket_->kind.load(std::memory_order_acquire) == Socket::Kind::kStream
+               ? socket_->stream.get()
+               : nullptr;
+  }
+  bool is(Socket::Kind kind) const noexcept {
+    return socket_ != nullptr && socket_->kind.load(std::memory_order_acquire) == kind;
+  }
+
+ private:
+  void release() noexcept;
+  Socket* socket_ = nullptr;
+};
+
+namespace descriptors {
+
+inline constexpr int kLimit = 1 << 20;
+extern std::atomic<Socket*> table[kLimit];
+
+inline bool managed(int fd) noexcept {
+  return static_cast<unsigned>(fd) < static_cast<unsigned>(kLimit) &&
+         __builtin_expect(table[fd].load(std::memory_order_relaxed) != nullptr, 0);
+}
+
+SocketRef find_slow(int fd) noexcept;
+inline SocketRef find(int fd) noexcept { return managed(fd) ? find_slow(fd) : SocketRef(); }
+
+// Makes `fd` a Socket of `kind`; what stood there was stale (libc closed it out of our sight) and is
+// dropped. The ref is null when out of memory.
+SocketRef insert(int fd, Socket::Kind kind) noexcept;
+// Another number for the same open file.
+void add_number(int fd, const SocketRef& socket) noexcept;
+// Takes `fd` out. `last` says whether no other number names the socket; else `other` is one.
+SocketRef take(int fd, bool& last, int& other) noexcept;
+// In a forked child: streams are gone from the table, except those on a channel, which are kLost.
+void after_fork_child() noexcept;
+void lock_for_fork() noexcept;
+void unlock_after_fork() noexcept;
+
+// Numbers that the program has put into an epoll instance before they were managed.
+void note_epoll(int fd, bool in) noexcept;
+bool in_epoll(int fd) noexcept;
+
+}  // namespace descriptors
+}  // namespace ringroad::preload

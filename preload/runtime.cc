@@ -1,0 +1,303 @@
+#include "preload/runtime.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "policy/policy.h"
+#include "preload/log.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad::preload::runtime {
+namespace {
+
+constexpr std::int64_t kLeaveTimeoutNs = 2'000'000'000;
+
+struct Environment {
+  char policy[4096] = {};
+  char log[1024] = {};
+  char log_level[16] = {};
+  char directory[200] = {};
+  bool disabled = false;
+};
+
+Environment environment;
+Mutex start_mutex;
+std::atomic<bool> started{false};
+std::atomic<Agent*> the_agent{nullptr};
+stats::Segment* segment = nullptr;
+pid_t owner = 0;
+char program[64] = "unknown";
+// Never destroyed: streams hold settings for as long as the process lives.
+std::shared_ptr<const policy::Policy>* the_policy = nullptr;
+
+void copy(char* to, std::size_t size, const char* from) noexcept {
+  std::snprintf(to, size, "%s", from == nullptr ? "" : from);
+}
+
+void find_program_name() noexcept {
+  char path[4096];
+  const long n = sys::call(SYS_readlink, "/proc/self/exe", path, sizeof path - 1);
+  if (n <= 0) return;
+  path[n] = '\0';
+  const char* slash = std::strrchr(path, '/');
+  copy(program, sizeof program, slash == nullptr ? path : slash + 1);
+}
+
+void log_line(const char* line) noexcept { log::write(log::Level::kInfo, line); }
+
+// The verbs channel is an object of its own, beside this one, so that a process that meets no RDMA
+// peer never maps libibverbs, and a host without it runs all the same.
+Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
+  Dl_info self{};
+  why = Reason::kNoVerbsLibrary;
+  if (dladdr(reinterpret_cast<void*>(&load_verbs), &self) == 0) return nullptr;
+  char path[4096];
+  const char* slash = std::strrchr(self.dli_fname, '/');
+  const int directory = slash == nullptr ? 0 : static_cast<int>(slash - self.dli_fname + 1);
+  std::snprintf(path, sizeof path, "%.*slibringroad-verbs.so", directory, self.dli_fname);
+  void* object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (object == nullptr) {
+    const char* text = dlerror();
+    log::write(log::Level::kWarn, text == nullptr ? "cannot load libringroad-verbs.so" : text);
+    return nullptr;
+  }
+  auto* entry = reinterpret_cast<VerbsEntryPoint>(dlsym(object, kVerbsEntryPoint));
+  if (entry == nullptr) return nullptr;
+  VerbsHost host{};
+  host.abi = kVerbsAbi;
+  host.events = &events;
+  host.next_id = Agent::next_promotion_id;
+  host.adopt_fd = [](int fd) noexcept { return sys::move_high(fd); };
+  host.release_fd = [](int fd) noexcept { private_descriptors::unmark(fd); };
+  Transport* transport = entry(host, &why);
+  if (transport == nullptr) log::write(log::Level::kWarn, reason_text(why));
+  return transport;
+}
+
+// ---- fork
+
+void before_fork() noexcept {
+  Agent* agent = the_agent.load();
+  if (agent == nullptr) return;
+  // The child shares every descriptor. What is still on TCP stays there, in both processes.
+  agent->pin_all(Reason::kFork);
+  descriptors::lock_for_fork();
+  agent->before_fork();
+}
+
+void after_fork_parent() noexcept {
+  Agent* agent = the_agent.load();
+  if (agent == nullptr) return;
+  agent->after_fork_parent();
+  descriptors::unlock_after_fork();
+}
+
+void after_fork_child() noexcept {
+  Agent* agent = the_agent.load();
+  if (agent == nullptr) return;
+  owner = sys::getpid();
+  // The segment is the parent's; the child gets its own. Streams of the parent's keep pointing at
+  // the old one, and are never touched again.
+  segment = stats::Segment::create(environment.directory, program);
+  if (segment != nullptr && the_policy != nullptr) {
+    segment->header().policy_status.store(
+        static_cast<std::uint32_t>(stats::PolicyStatus::kLoaded));
+  }
+  agent->after_fork_child(segment);
+  descriptors::after_fork_child();
+  forget_wake_fds_after_fork();
+}
+
+// ---- start
+
+void publish_policy(stats::PolicyStatus status, std::size_t rules, const char* detail) noexcept {
+  if (segment == nullptr) return;
+  stats::SegmentHeader& header = segment->header();
+  header.policy_rules = static_cast<std::uint32_t>(rules);
+  copy(header.policy_detail, sizeof header.policy_detail, detail);
+  header.policy_status.store(static_cast<std::uint32_t>(status), std::memory_order_release);
+}
+
+void start() noexcept {
+  find_program_name();
+  owner = sys::getpid();
+  log::start(environment.log, environment.log_level, program);
+  policy::LoadResult loaded;
+  try {
+    loaded = policy::Policy::load_default(environment.policy);
+    if (!loaded) {
+      std::string text = loaded.errors.empty() ? "out of memory" : to_string(loaded.errors[0]);
+      segment = stats::Segment::create(environment.directory, program);
+      publish_policy(stats::PolicyStatus::kRefused, 0, text.c_str());
+      text = "policy refused, every connection stays on TCP: " + text;
+      log::write(log::Level::kWarn, text.c_str());
+      return;
+    }
+    bool lets_off = false;
+    for (std::size_t i = 0; i < loaded.policy->rule_count(); ++i) {
+      lets_off |= loaded.policy->rule(i).via != policy::Via::kTcp;
+    }
+    if (!lets_off) return;
+    std::string sources;
+    for (const std::string& source : loaded.policy->sources()) {
+      sources += (sources.empty() ? "" : " ") + source;
+    }
+    segment = stats::Segment::create(environment.directory, program);
+    publish_policy(stats::PolicyStatus::kLoaded, loaded.policy->rule_count(), sources.c_str());
+    the_policy = new std::shared_ptr<const policy::Policy>(loaded.policy);
+    AgentOptions options;
+    options.load_verbs = load_verbs;
+    options.segment = segment;
+    options.log = log::wants(log::Level::kInfo) ? log_line : nullptr;
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+    the_agent.store(new Agent(options), std::memory_order_release);
+  } catch (...) {
+    log::write(log::Level::kError, "out of memory: every connection stays on TCP");
+  }
+}
+
+policy::Endpoint to_policy(const Endpoint& endpoint) noexcept {
+  policy::Endpoint out;
+  out.addr = endpoint.is_v4() ? policy::Address::from_ipv4(endpoint.addr.data() + 12)
+                              : policy::Address::from_ipv6(endpoint.addr.data());
+  out.port = endpoint.port;
+  return out;
+}
+
+}  // namespace
+
+void capture_environment() noexcept {
+  const char* disable = std::getenv("RINGROAD_DISABLE");
+  environment.disabled = disable != nullptr && *disable != '\0' && std::strcmp(disable, "0") != 0;
+  copy(environment.policy, sizeof environment.policy, std::getenv("RINGROAD_POLICY"));
+  copy(environment.log, sizeof environment.log, std::getenv("RINGROAD_LOG"));
+  copy(environment.log_level, sizeof environment.log_level, std::getenv("RINGROAD_LOG_LEVEL"));
+  const char* directory = std::getenv("RINGROAD_RUNTIME_DIR");
+  copy(environment.directory, sizeof environment.directory,
+       directory == nullptr || *directory == '\0' ? stats::kDefaultDirectory : directory);
+}
+
+Agent* existing_agent() noexcept { return the_agent.load(std::memory_order_acquire); }
+
+Agent* agent() noexcept {
+  if (environment.disabled) return nullptr;
+  if (!started.load(std::memory_order_acquire)) {
+    const int saved = errno;
+    MutexLock lock(start_mutex);
+    if (!started.load(std::memory_order_relaxed)) {
+      start();
+      started.store(true, std::memory_order_release);
+    }
+    errno = saved;
+  }
+  return existing_agent();
+}
+
+bool owns_memory() noexcept { return sys::getpid() == owner; }
+
+bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
+           StreamConfig& config) noexcept {
+  if (the_policy == nullptr) return false;
+  const policy::Settings* rule = (*the_policy)->match(
+      role == StreamRole::kConnect ? policy::Role::kConnect : policy::Role::kAccept, program,
+      to_policy(local), to_policy(remote));
+  if (rule == nullptr || rule->via == policy::Via::kTcp) return false;
+  config = StreamConfig{};
+  copy(config.rule, sizeof config.rule, rule->name.c_str());
+  copy(config.device, sizeof config.device, rule->device.c_str());
+  config.via_shm = rule->via == policy::Via::kShm || rule->via == policy::Via::kAuto;
+  config.via_rdma = rule->via == policy::Via::kRdma || rule->via == policy::Via::kAuto;
+  config.has_traffic_class = rule->traffic_class.has_value();
+  config.traffic_class = rule->traffic_class.value_or(0);
+  config.ring_bytes = rule->ring_bytes;
+  config.spin_ns = rule->spin.count();
+  config.wait_ns = rule->wait.count();
+  config.promote_messages = rule->promote_after.messages.value_or(config.promote_messages);
+  config.promote_bytes = rule->promote_after.bytes.value_or(config.promote_bytes);
+  return true;
+}
+
+bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {
+  via_shm = via_rdma = false;
+  if (the_policy == nullptr) return false;
+  const policy::Reach reach =
+      (*the_policy)->reach(policy::Role::kAccept, program, local.port);
+  via_shm = reach.shm;
+  via_rdma = reach.rdma;
+  return via_shm || via_rdma;
+}
+
+SocketRef adopt(int fd, StreamRole role, const StreamConfig& config, bool nonblocking,
+                bool fresh) noexcept {
+  const int saved = errno;
+  SocketRef socket;
+  FourTuple tuple;
+  Agent* agent = existing_agent();
+  const bool in_epoll = !fresh && descriptors::in_epoll(fd);
+  if (agent != nullptr && Endpoint::local_of(fd, tuple.local) &&
+      Endpoint::peer_of(fd, tuple.remote)) {
+    StreamPtr stream = agent->open_stream(fd, role, tuple, config, nonblocking);
+    if (stream != nullptr) {
+      if (in_epoll) stream->pin(Reason::kEpoll, 0);
+      socket = descriptors::find(fd);
+      if (socket.is(Socket::Kind::kConnecting)) {
+        socket->stream = std::move(stream);
+        socket->kind.store(Socket::Kind::kStream, std::memory_order_release);
+      } else {
+        socket = descriptors::insert(fd, Socket::Kind::kConnecting);
+        if (socket) {
+          socket->stream = std::move(stream);
+          socket->kind.store(Socket::Kind::kStream, std::memory_order_release);
+        }
+      }
+    }
+  }
+  errno = saved;
+  return socket;
+}
+
+bool established(int fd, const SocketRef& socket) noexcept {
+  const int saved = errno;
+  Endpoint peer;
+  // Two threads may find it connected at once; one of them makes the stream.
+  static Mutex one_at_a_time;
+  bool connected = false;
+  {
+    MutexLock lock(one_at_a_time);
+    if (socket.is(Socket::Kind::kStream)) return true;
+    if (socket.is(Socket::Kind::kConnecting) && Endpoint::peer_of(fd, peer)) {
+      const int flags = sys::fcntl(fd, F_GETFL);
+      connected = static_cast<bool>(
+          adopt(fd, StreamRole::kConnect, socket->config, (flags & O_NONBLOCK) != 0, false));
+    }
+  }
+  Stream* stream = connected ? socket.stream() : nullptr;
+  if (stream != nullptr) {
+    stream->note_use(0, 0);
+    if (stream->config().wait_ns > 0 && stream->config().promote_messages == 0) {
+      stream->wait_promoted(stream->config().wait_ns);
+    }
+  }
+  errno = saved;
+  return stream != nullptr;
+}
+
+void leave(Reason reason) noexcept {
+  Agent* agent = existing_agent();
+  if (agent == nullptr || !owns_memory()) return;
+  const int saved = errno;
+  agent->leave_all(reason, kLeaveTimeoutNs);
+  if (reason == Reason::kExit && segment != nullptr) segment->remove_file();
+  errno = saved;
+}
+
+}  // namespace ringroad::preload::runtime

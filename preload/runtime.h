@@ -1,0 +1,41 @@
+// The process' policy, agent and statistics, made when the first TCP connection or listener asks for
+// them, and what the wrappers need to know about each.
+#pragma once
+
+#include <sys/socket.h>
+
+#include "preload/descriptors.h"
+
+namespace ringroad::preload::runtime {
+
+// Reads the environment; called once from the library's constructor, so that a program that clears
+// its environment later (nginx does) changes nothing. Does nothing else.
+void capture_environment() noexcept;
+
+// The program asks for a TCP connection or listener: loads the policy and makes the agent, once. Null
+// when the library is switched off or there is no policy that lets anything off the kernel.
+Agent* agent() noexcept;
+// The agent if there is one already.
+Agent* existing_agent() noexcept;
+
+// The rule's settings for a connection; false: stay on TCP.
+bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
+           StreamConfig& config) noexcept;
+// Whether any accepted connection of a listener at `local` might be let off, and over what.
+bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept;
+
+// Makes `fd`, a connected TCP socket, a managed stream if it can be. `fresh`: the number was made by
+// this very call (accept), so nothing can have been done with it yet.
+SocketRef adopt(int fd, StreamRole role, const StreamConfig& config, bool nonblocking,
+                bool fresh) noexcept;
+// connect() has succeeded for a kConnecting socket: make it a stream, and honour the rule's
+// promote_after and wait. False if it is not connected (yet).
+bool established(int fd, const SocketRef& socket) noexcept;
+
+// True in the process that made the agent; false in a vfork child, which shares our memory.
+bool owns_memory() noexcept;
+
+// The process is about to end or to become another program.
+void leave(Reason reason) noexcept;
+
+}  // namespace ringroad::preload::runtime

@@ -1,0 +1,172 @@
+// connect, listen, accept, shutdown, close and their kin.
+#include <netinet/in.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+
+#include "preload/close.h"
+#include "preload/real.h"
+#include "preload/runtime.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad::preload {
+namespace {
+
+using Kind = Socket::Kind;
+
+bool is_tcp(int fd) noexcept {
+  int value = 0;
+  socklen_t length = sizeof value;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &value, &length) != 0) return false;
+  return value == IPPROTO_TCP;
+}
+
+// A connect() has been accepted by the kernel. Is the connection one for us?
+void consider_connect(int fd, const sockaddr* addr, socklen_t len, bool done) noexcept {
+  Endpoint remote;
+  if (!Endpoint::from_sockaddr(addr, len, remote) || runtime::agent() == nullptr) return;
+  StreamConfig config;
+  Endpoint local;
+  if (!runtime::match(StreamRole::kConnect, local, remote, config) || !is_tcp(fd)) return;
+  SocketRef socket = descriptors::insert(fd, Kind::kConnecting);
+  if (!socket) return;
+  socket->config = config;
+  if (done) runtime::established(fd, socket);
+}
+
+void consider_listen(int fd) noexcept {
+  if (descriptors::managed(fd)) return;  // listen() again changes only the backlog
+  Endpoint local;
+  if (!Endpoint::local_of(fd, local) || !is_tcp(fd)) return;
+  Agent* agent = runtime::agent();
+  bool via_shm = false;
+  bool via_rdma = false;
+  if (agent == nullptr || !runtime::may_accept(local, via_shm, via_rdma)) return;
+  SocketRef socket = descriptors::insert(fd, Kind::kListener);
+  if (!socket) return;
+  socket->endpoint = local;
+  agent->listen(local, via_shm, via_rdma);
+}
+
+void consider_accepted(int fd, bool nonblocking) noexcept {
+  descriptors::note_epoll(fd, false);
+  FourTuple tuple;
+  if (!Endpoint::local_of(fd, tuple.local) || !Endpoint::peer_of(fd, tuple.remote)) return;
+  StreamConfig config;
+  if (!runtime::match(StreamRole::kAccept, tuple.local, tuple.remote, config)) return;
+  const SocketRef socket =
+      runtime::adopt(fd, StreamRole::kAccept, config, nonblocking, true);
+  if (socket.stream() != nullptr && config.wait_ns > 0) {
+    socket.stream()->wait_promoted(config.wait_ns);
+  }
+}
+
+}  // namespace
+
+bool before_number_goes(int fd) noexcept {
+  if (!runtime::owns_memory()) return false;  // a vfork child: the table is its parent's
+  descriptors::note_epoll(fd, false);
+  bool last = false;
+  int other = -1;
+  const SocketRef socket = descriptors::take(fd, last, other);
+  if (!socket) return false;
+  if (Stream* stream = socket.stream()) {
+    if (!last) {
+      if (stream->fd() == fd && other >= 0) stream->renumber(other);
+    } else {
+      const bool busy = socket->refs.load(std::memory_order_acquire) > 1;
+      if (Agent* agent = runtime::existing_agent()) agent->stream_closed(*stream);
+      stream->close_by_program(busy);
+    }
+  } else if (last && socket.is(Kind::kListener)) {
+    if (Agent* agent = runtime::existing_agent()) agent->unlisten(socket->endpoint);
+  }
+  return true;
+}
+
+}  // namespace ringroad::preload
+
+using namespace ringroad;
+using namespace ringroad::preload;
+
+int rr_connect(int fd, const sockaddr* addr, socklen_t len) {
+  const SocketRef socket = descriptors::find(fd);
+  const int result = real().connect(fd, addr, len);
+  const int saved = errno;
+  if (socket.is(Socket::Kind::kConnecting)) {
+    if (result == 0 || errno == EISCONN) runtime::established(fd, socket);
+  } else if (!socket && (result == 0 || errno == EINPROGRESS || errno == EINTR) &&
+             addr != nullptr && (addr->sa_family == AF_INET || addr->sa_family == AF_INET6)) {
+    consider_connect(fd, addr, len, result == 0);
+  }
+  errno = saved;
+  return result;
+}
+
+int rr_listen(int fd, int backlog) {
+  const int result = real().listen(fd, backlog);
+  if (result == 0) {
+    const int saved = errno;
+    consider_listen(fd);
+    errno = saved;
+  }
+  return result;
+}
+
+int rr_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
+  const SocketRef listener = descriptors::find(fd);
+  const int result = real().accept4(fd, addr, len, flags);
+  if (result >= 0 && listener.is(Socket::Kind::kListener)) {
+    const int saved = errno;
+    consider_accepted(result, (flags & SOCK_NONBLOCK) != 0);
+    errno = saved;
+  }
+  return result;
+}
+
+int rr_accept(int fd, sockaddr* addr, socklen_t* len) {
+  if (!descriptors::managed(fd)) return real().accept(fd, addr, len);
+  return rr_accept4(fd, addr, len, 0);
+}
+
+int rr_shutdown(int fd, int how) {
+  const SocketRef socket = descriptors::find(fd);
+  Stream* stream = socket.stream();
+  return stream == nullptr ? real().shutdown(fd, how) : stream->shutdown(how);
+}
+
+int rr_close(int fd) {
+  if (private_descriptors::is_marked(fd)) {
+    errno = EBADF;
+    return -1;
+  }
+  if (descriptors::managed(fd)) {
+    before_number_goes(fd);
+  } else {
+    descriptors::note_epoll(fd, false);
+  }
+  return real().close(fd);
+}
+
+int rr_close_range(unsigned first, unsigned last, int flags) {
+  constexpr int kCloexec = 1 << 2;  // CLOSE_RANGE_CLOEXEC closes nothing now
+  if ((flags & kCloexec) != 0 || first > last) return real().close_range(first, last, flags);
+  const unsigned end = last < static_cast<unsigned>(descriptors::kLimit)
+                           ? last
+                           : static_cast<unsigned>(descriptors::kLimit) - 1;
+  // In stretches between the library's own descriptors.
+  unsigned from = first;
+  for (unsigned fd = first; fd <= end; ++fd) {
+    if (private_descriptors::is_marked(static_cast<int>(fd))) {
+      if (fd > from && real().close_range(from, fd - 1, flags) != 0) return -1;
+      from = fd + 1;
+    } else if (descriptors::managed(static_cast<int>(fd))) {
+      before_number_goes(static_cast<int>(fd));
+    } else {
+      descriptors::note_epoll(static_cast<int>(fd), false);
+    }
+  }
+  return from > last ? 0 : real().close_range(from, last, flags);
+}
+
+void rr_closefrom(int first) { rr_close_range(first < 0 ? 0 : static_cast<unsigned>(first), ~0U, 0); }

@@ -1,0 +1,227 @@
+// Duplicates, options and the other things that programs do to descriptors.
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
+
+#include "preload/close.h"
+#include "preload/real.h"
+#include "preload/runtime.h"
+#include "rsocket-core/sys.h"
+
+using namespace ringroad;
+using namespace ringroad::preload;
+
+namespace {
+
+constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
+
+void to_kernel(int fd, Reason reason) noexcept {
+  const SocketRef socket = descriptors::find(fd);
+  Stream* stream = socket.stream();
+  if (stream != nullptr && !stream->on_kernel_for_good()) stream->pin(reason, kPinTimeoutNs);
+}
+
+void duplicated(int from, int to) noexcept {
+  const int saved = errno;
+  if (to >= 0) {
+    const SocketRef socket = descriptors::find(from);
+    if (socket) {
+      descriptors::add_number(to, socket);
+    } else if (descriptors::managed(to)) {
+      before_number_goes(to);  // stale: libc closed the number out of our sight
+    }
+  }
+  errno = saved;
+}
+
+int dup_over(int from, int to, int flags, bool three) {
+  if (private_descriptors::is_marked(to)) {
+    errno = EBADF;
+    return -1;
+  }
+  if (from == to || !runtime::owns_memory() ||
+      (!descriptors::managed(from) && !descriptors::managed(to))) {
+    return three ? real().dup3(from, to, flags) : real().dup2(from, to);
+  }
+  if (sys::fcntl(from, F_GETFD) < 0) return -1;  // EBADF: `to` stays open
+  // An implicit close of `to`.
+  if (descriptors::managed(to)) before_number_goes(to);
+  const int result = three ? real().dup3(from, to, flags) : real().dup2(from, to);
+  duplicated(from, result);
+  return result;
+}
+
+// Options that put something between the socket and its bytes, or beside them.
+Reason reason_for_option(int level, int name) noexcept {
+  if (level == IPPROTO_TCP) {
+    switch (name) {
+      case 31:  // TCP_ULP
+        return Reason::kKtls;
+      case 19:  // TCP_REPAIR
+      case 36:  // TCP_INQ: control messages on receive
+        return Reason::kDescriptorUse;
+      default:
+        return Reason::kNone;
+    }
+  }
+  if (level == SOL_SOCKET) {
+    switch (name) {
+      case SO_ATTACH_FILTER:
+      case SO_ATTACH_BPF:
+      case SO_ATTACH_REUSEPORT_CBPF:
+      case SO_ATTACH_REUSEPORT_EBPF:
+        return Reason::kKtls;
+      case SO_OOBINLINE:
+        return Reason::kOob;
+      case SO_TIMESTAMP:
+      case SO_TIMESTAMPNS:
+      case SO_TIMESTAMPING:
+      case SO_RCVLOWAT:
+      case SO_PEEK_OFF:
+        return Reason::kDescriptorUse;
+      default:
+        return Reason::kNone;
+    }
+  }
+  return Reason::kNone;
+}
+
+int fcntl_common(decltype(Real::fcntl) call, int fd, int cmd, long arg) {
+  const int result = call(fd, cmd, arg);
+  if (result < 0 || !descriptors::managed(fd)) {
+    return result;
+  }
+  if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
+    duplicated(fd, result);
+  } else if (cmd == F_SETFL) {
+    const SocketRef socket = descriptors::find(fd);
+    if (Stream* stream = socket.stream()) {
+      stream->set_nonblocking((arg & O_NONBLOCK) != 0);
+      if ((arg & O_ASYNC) != 0) to_kernel(fd, Reason::kDescriptorUse);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+int rr_dup(int fd) {
+  const int result = real().dup(fd);
+  if (result >= 0 && (descriptors::managed(fd) || descriptors::managed(result))) {
+    duplicated(fd, result);
+  }
+  return result;
+}
+
+int rr_dup2(int from, int to) { return dup_over(from, to, 0, false); }
+int rr_dup3(int from, int to, int flags) { return dup_over(from, to, flags, true); }
+
+int rr_fcntl(int fd, int cmd, ...) {
+  va_list args;
+  va_start(args, cmd);
+  const long arg = va_arg(args, long);
+  va_end(args);
+  return fcntl_common(real().fcntl, fd, cmd, arg);
+}
+
+int rr_fcntl64(int fd, int cmd, ...) {
+  va_list args;
+  va_start(args, cmd);
+  const long arg = va_arg(args, long);
+  va_end(args);
+  return fcntl_common(real().fcntl64, fd, cmd, arg);
+}
+
+int rr_ioctl(int fd, unsigned long request, ...) {
+  va_list args;
+  va_start(args, request);
+  void* arg = va_arg(args, void*);
+  va_end(args);
+  const SocketRef socket = descriptors::find(fd);
+  Stream* stream = socket.stream();
+  if (stream == nullptr || stream->on_kernel_for_good()) {
+    const int result = real().ioctl(fd, request, arg);
+    if (stream != nullptr && result == 0 && request == FIONBIO) {
+      stream->set_nonblocking(*static_cast<int*>(arg) != 0);
+    }
+    return result;
+  }
+  switch (request) {
+    case FIONREAD:  // also SIOCINQ
+    case SIOCOUTQ: {
+      // The kernel checks the pointer and answers for the descriptor; then the true figure.
+      const int result = real().ioctl(fd, request, arg);
+      if (result == 0) {
+        *static_cast<int*>(arg) =
+            request == FIONREAD ? stream->unread_bytes() : stream->unsent_bytes();
+      }
+      return result;
+    }
+    case FIOASYNC:
+    case SIOCATMARK:
+      to_kernel(fd, Reason::kDescriptorUse);
+      return real().ioctl(fd, request, arg);
+    default: {
+      const int result = real().ioctl(fd, request, arg);
+      if (result == 0 && request == FIONBIO) {
+        stream->set_nonblocking(*static_cast<int*>(arg) != 0);
+      }
+      return result;
+    }
+  }
+}
+
+int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
+  if (!descriptors::managed(fd) || level != SOL_SOCKET || name != SO_ERROR) {
+    return real().getsockopt(fd, level, name, value, len);
+  }
+  const SocketRef socket = descriptors::find(fd);
+  Stream* stream = socket.stream();
+  const int result = real().getsockopt(fd, level, name, value, len);
+  if (result != 0 || *len < sizeof(int)) return result;
+  int& error = *static_cast<int*>(value);
+  if (stream != nullptr) {
+    if (error == 0 && !stream->on_kernel_for_good()) error = stream->take_error();
+  } else if (error == 0 && socket.is(Socket::Kind::kConnecting)) {
+    runtime::established(fd, socket);
+  }
+  return result;
+}
+
+int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
+  if (!descriptors::managed(fd)) return real().setsockopt(fd, level, name, value, len);
+  const Reason reason = reason_for_option(level, name);
+  if (reason != Reason::kNone) to_kernel(fd, reason);
+  const int result = real().setsockopt(fd, level, name, value, len);
+  if (result == 0 && level == SOL_SOCKET) {
+    const SocketRef socket = descriptors::find(fd);
+    if (Stream* stream = socket.stream()) stream->set_timeouts_changed();
+  }
+  return result;
+}
+
+FILE* rr_fdopen(int fd, const char* mode) {
+  // stdio reads and writes by calls that nobody can interpose.
+  if (descriptors::managed(fd)) to_kernel(fd, Reason::kDescriptorUse);
+  return real().fdopen(fd, mode);
+}
+
+int rr_vdprintf(int fd, const char* format, va_list args) {
+  if (descriptors::managed(fd)) to_kernel(fd, Reason::kDescriptorUse);
+  return real().vdprintf(fd, format, args);
+}
+
+int rr_dprintf(int fd, const char* format, ...) {
+  va_list args;
+  va_start(args, format);
+  const int result = rr_vdprintf(fd, format, args);
+  va_end(args);
+  return result;
+}

@@ -1,0 +1,268 @@
+// Bytes in and out. Each wrapper: look the number up; a miss is libc's call; a stream that the kernel
+// has for good is libc's call, counted; else the stream's.
+#include <sys/sendfile.h>
+
+#include <cerrno>
+#include <cstdarg>
+#include <cstring>
+
+#include "preload/real.h"
+#include "preload/runtime.h"
+#include "rsocket-core/sys.h"
+
+using namespace ringroad;
+using namespace ringroad::preload;
+
+namespace {
+
+constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
+
+// What to do with a call on `fd`.
+struct Target {
+  SocketRef socket;
+  Stream* stream = nullptr;  // null: libc's call
+  bool counted = false;      // libc's call on a stream that the kernel has for good
+  bool lost = false;
+
+  explicit Target(int fd) noexcept : socket(descriptors::find(fd)) {
+    if (!socket) return;
+    stream = socket.stream();
+    if (stream == nullptr) {
+      lost = socket.is(Socket::Kind::kLost);
+      // The first use of a socket whose connect() was still under way.
+      if (socket.is(Socket::Kind::kConnecting) && runtime::established(fd, socket)) {
+        stream = socket.stream();
+      }
+    }
+    counted = stream != nullptr && stream->on_kernel_for_good();
+  }
+
+  bool ours() const noexcept { return stream != nullptr && !counted; }
+  ssize_t count(bool sent, ssize_t result) const noexcept {
+    if (counted) stream->count_kernel_io(sent, result);
+    return result;
+  }
+  // Something that only the kernel can do: bring the stream to TCP for good first.
+  void to_kernel(Reason reason) noexcept {
+    if (!ours()) return;
+    stream->pin(reason, kPinTimeoutNs);
+  }
+};
+
+ssize_t fail_lost() noexcept {
+  // The parent has this stream on a channel; a child cannot use it.
+  errno = ECONNRESET;
+  return -1;
+}
+
+// Flags that a stream's own receive and send understand. The rest is the kernel's business.
+constexpr int kRecvFlags = MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL | MSG_TRUNC | MSG_NOSIGNAL |
+                           MSG_CMSG_CLOEXEC | MSG_WAITFORONE;
+constexpr int kSendFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_EOR | MSG_CONFIRM |
+                           MSG_DONTROUTE;
+
+Reason reason_for_flags(int flags) noexcept {
+  return (flags & MSG_OOB) != 0 ? Reason::kOob : Reason::kDescriptorUse;
+}
+
+bool valid_vectors(const iovec* iov, std::size_t count) noexcept {
+  return count <= 1024 && (count == 0 || iov != nullptr);  // IOV_MAX; else the kernel says EINVAL
+}
+
+// A descriptor in a Unix-socket message: the receiver needs a socket that the kernel serves.
+void hand_over_rights(const msghdr* msg) noexcept {
+  if (msg == nullptr || msg->msg_control == nullptr) return;
+  auto* header = const_cast<msghdr*>(msg);
+  for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+      Target(fd).to_kernel(Reason::kFdPassed);
+    }
+  }
+}
+
+}  // namespace
+
+// ---- in
+
+ssize_t rr_recv(int fd, void* buf, size_t n, int flags) {
+  if (!descriptors::managed(fd)) return real().recv(fd, buf, n, flags);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if ((flags & ~kRecvFlags) != 0) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || (flags & ~kRecvFlags) != 0) {
+    return target.count(false, real().recv(fd, buf, n, flags));
+  }
+  const iovec iov{buf, n};
+  return target.stream->recv(&iov, 1, flags);
+}
+
+ssize_t rr_read(int fd, void* buf, size_t n) {
+  if (!descriptors::managed(fd)) return real().read(fd, buf, n);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if (!target.ours()) return target.count(false, real().read(fd, buf, n));
+  const iovec iov{buf, n};
+  return target.stream->recv(&iov, 1, 0);
+}
+
+ssize_t rr_readv(int fd, const iovec* iov, int count) {
+  if (!descriptors::managed(fd)) return real().readv(fd, iov, count);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count))) {
+    return target.count(false, real().readv(fd, iov, count));
+  }
+  return target.stream->recv(iov, count, 0);
+}
+
+ssize_t rr_recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr, socklen_t* len) {
+  if (!descriptors::managed(fd)) return real().recvfrom(fd, buf, n, flags, addr, len);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if ((flags & ~kRecvFlags) != 0) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || (flags & ~kRecvFlags) != 0) {
+    return target.count(false, real().recvfrom(fd, buf, n, flags, addr, len));
+  }
+  const iovec iov{buf, n};
+  const ssize_t result = target.stream->recv(&iov, 1, flags);
+  if (result >= 0 && addr != nullptr && len != nullptr) *len = 0;  // as TCP has it: no address
+  return result;
+}
+
+ssize_t rr_recvmsg(int fd, msghdr* msg, int flags) {
+  if (!descriptors::managed(fd)) return real().recvmsg(fd, msg, flags);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if ((flags & ~kRecvFlags) != 0) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || (flags & ~kRecvFlags) != 0 || msg == nullptr ||
+      !valid_vectors(msg->msg_iov, msg->msg_iovlen)) {
+    return target.count(false, real().recvmsg(fd, msg, flags));
+  }
+  const ssize_t result =
+      target.stream->recv(msg->msg_iov, static_cast<int>(msg->msg_iovlen), flags);
+  if (result >= 0) {
+    msg->msg_namelen = 0;
+    msg->msg_controllen = 0;
+    msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
+  }
+  return result;
+}
+
+int rr_recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
+  if (descriptors::managed(fd)) Target(fd).to_kernel(Reason::kDescriptorUse);
+  return real().recvmmsg(fd, msgs, count, flags, timeout);
+}
+
+ssize_t rr___read_chk(int fd, void* buf, size_t n, size_t size) {
+  // A buffer that is too small ends the program, and that is libc's to do.
+  if (!descriptors::managed(fd) || n > size) return real().__read_chk(fd, buf, n, size);
+  return rr_read(fd, buf, n);
+}
+
+ssize_t rr___recv_chk(int fd, void* buf, size_t n, size_t size, int flags) {
+  if (!descriptors::managed(fd) || n > size) return real().__recv_chk(fd, buf, n, size, flags);
+  return rr_recv(fd, buf, n, flags);
+}
+
+ssize_t rr___recvfrom_chk(int fd, void* buf, size_t n, size_t size, int flags, sockaddr* addr,
+                          socklen_t* len) {
+  if (!descriptors::managed(fd) || n > size) {
+    return real().__recvfrom_chk(fd, buf, n, size, flags, addr, len);
+  }
+  return rr_recvfrom(fd, buf, n, flags, addr, len);
+}
+
+// ---- out
+
+ssize_t rr_send(int fd, const void* buf, size_t n, int flags) {
+  if (!descriptors::managed(fd)) return real().send(fd, buf, n, flags);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if ((flags & ~kSendFlags) != 0) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || (flags & ~kSendFlags) != 0) {
+    return target.count(true, real().send(fd, buf, n, flags));
+  }
+  const iovec iov{const_cast<void*>(buf), n};
+  return target.stream->send(&iov, 1, flags);
+}
+
+ssize_t rr_write(int fd, const void* buf, size_t n) {
+  if (!descriptors::managed(fd)) return real().write(fd, buf, n);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if (!target.ours()) return target.count(true, real().write(fd, buf, n));
+  const iovec iov{const_cast<void*>(buf), n};
+  return target.stream->send(&iov, 1, 0);
+}
+
+ssize_t rr_writev(int fd, const iovec* iov, int count) {
+  if (!descriptors::managed(fd)) return real().writev(fd, iov, count);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count))) {
+    return target.count(true, real().writev(fd, iov, count));
+  }
+  return target.stream->send(iov, count, 0);
+}
+
+ssize_t rr_sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* addr,
+                  socklen_t len) {
+  if (!descriptors::managed(fd)) return real().sendto(fd, buf, n, flags, addr, len);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if ((flags & ~kSendFlags) != 0) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || (flags & ~kSendFlags) != 0) {
+    return target.count(true, real().sendto(fd, buf, n, flags, addr, len));
+  }
+  // A connected TCP socket ignores the address.
+  const iovec iov{const_cast<void*>(buf), n};
+  return target.stream->send(&iov, 1, flags);
+}
+
+ssize_t rr_sendmsg(int fd, const msghdr* msg, int flags) {
+  if (msg != nullptr && msg->msg_controllen != 0 && runtime::existing_agent() != nullptr) {
+    hand_over_rights(msg);
+  }
+  if (!descriptors::managed(fd)) return real().sendmsg(fd, msg, flags);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  const bool special =
+      (flags & ~kSendFlags) != 0 || (msg != nullptr && msg->msg_controllen != 0);
+  if (special) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || special || msg == nullptr ||
+      !valid_vectors(msg->msg_iov, msg->msg_iovlen)) {
+    return target.count(true, real().sendmsg(fd, msg, flags));
+  }
+  return target.stream->send(msg->msg_iov, static_cast<int>(msg->msg_iovlen), flags);
+}
+
+int rr_sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
+  if (runtime::existing_agent() != nullptr && msgs != nullptr) {
+    for (unsigned i = 0; i < count; ++i) {
+      if (msgs[i].msg_hdr.msg_controllen != 0) hand_over_rights(&msgs[i].msg_hdr);
+    }
+  }
+  if (descriptors::managed(fd)) Target(fd).to_kernel(Reason::kDescriptorUse);
+  return real().sendmmsg(fd, msgs, count, flags);
+}
+
+ssize_t rr_sendfile(int out, int in, off_t* offset, size_t n) {
+  if (descriptors::managed(out)) Target(out).to_kernel(Reason::kDescriptorUse);
+  return real().sendfile(out, in, offset, n);
+}
+
+ssize_t rr_sendfile64(int out, int in, off64_t* offset, size_t n) {
+  if (descriptors::managed(out)) Target(out).to_kernel(Reason::kDescriptorUse);
+  return real().sendfile64(out, in, offset, n);
+}
+
+ssize_t rr_splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t n,
+                  unsigned flags) {
+  if (descriptors::managed(in)) Target(in).to_kernel(Reason::kDescriptorUse);
+  if (descriptors::managed(out)) Target(out).to_kernel(Reason::kDescriptorUse);
+  return real().splice(in, in_offset, out, out_offset, n, flags);
+}

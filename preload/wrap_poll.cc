@@ -1,0 +1,255 @@
+// poll, ppoll, select, pselect and epoll_ctl.
+//
+// A set without streams is libc's call, untouched. A set with streams becomes the kernel's ppoll()
+// over: the program's other descriptors; each stream's TCP socket (for the directions that the
+// kernel carries) and channel descriptor (for the rest); and the calling thread's eventfd.
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <limits>
+
+#include "preload/real.h"
+#include "preload/runtime.h"
+#include "rsocket-core/sys.h"
+#include "rsocket-core/waiter.h"
+
+using namespace ringroad;
+using namespace ringroad::preload;
+
+namespace {
+
+constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kDeafSliceNs = 5'000'000;
+constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
+constexpr nfds_t kOnStack = 16;
+
+bool any_managed(const pollfd* fds, nfds_t count) noexcept {
+  for (nfds_t i = 0; i < count; ++i) {
+    if (descriptors::managed(fds[i].fd)) return true;
+  }
+  return false;
+}
+
+// One entry of the program's set.
+struct Entry {
+  SocketRef socket;
+  Stream* stream = nullptr;  // one that is, or may come to be, on a channel
+  Waiter waiter;
+  bool waiting = false;
+  short ready = 0;
+  int kernel_index = -1;   // in the kernel's set: the program's descriptor itself
+  int channel_index = -1;  // and the channel's
+};
+
+// Memory for one call: a few entries on the stack, more from the heap.
+template <typename T>
+class Scratch {
+ public:
+  explicit Scratch(std::size_t count) noexcept {
+    if (count <= kInline) {
+      data_ = reinterpret_cast<T*>(inline_);
+    } else {
+      data_ = static_cast<T*>(std::malloc(count * sizeof(T)));
+    }
+    for (std::size_t i = 0; data_ != nullptr && i < count; ++i) new (&data_[i]) T();
+    count_ = count;
+  }
+  ~Scratch() {
+    for (std::size_t i = 0; data_ != nullptr && i < count_; ++i) data_[i].~T();
+    if (data_ != reinterpret_cast<T*>(inline_)) std::free(data_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  T* data() noexcept { return data_; }
+
+ private:
+  static constexpr std::size_t kInline = 2 * kOnStack + 1;
+  alignas(T) unsigned char inline_[kInline * sizeof(T)];
+  T* data_;
+  std::size_t count_ = 0;
+};
+
+int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask) {
+  Scratch<Entry> entry_memory(count);
+  Scratch<pollfd> kernel_memory(2 * count + 1);
+  Entry* entries = entry_memory.data();
+  pollfd* kernel = kernel_memory.data();
+  if (entries == nullptr || kernel == nullptr) {
+    errno = ENOMEM;
+    return -1;
+  }
+  const int saved_errno = errno;
+  for (nfds_t i = 0; i < count; ++i) {
+    entries[i].socket = descriptors::find(fds[i].fd);
+    Stream* stream = entries[i].socket.stream();
+    if (stream != nullptr && !stream->on_kernel_for_good()) entries[i].stream = stream;
+  }
+  const int wake_fd = thread_wake_fd();
+  for (;;) {
+    nfds_t used = 0;
+    kernel[used++] = {wake_fd, POLLIN, 0};
+    int ready_now = 0;
+    for (nfds_t i = 0; i < count; ++i) {
+      Entry& e = entries[i];
+      e.ready = 0;
+      e.kernel_index = e.channel_index = -1;
+      if (e.stream == nullptr) {
+        e.kernel_index = static_cast<int>(used);
+        kernel[used++] = {fds[i].fd, fds[i].events, 0};
+        continue;
+      }
+      if (wake_fd >= 0 && !e.waiting) {
+        e.waiter.wake_fd = wake_fd;
+        e.waiter.events = POLLIN | POLLOUT;
+        e.stream->waiters().add(e.waiter);
+        e.waiting = true;
+      }
+      const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, true);
+      e.ready = plan.ready;
+      if (e.ready != 0) ++ready_now;
+      if (plan.use_kernel) {
+        e.kernel_index = static_cast<int>(used);
+        kernel[used++] = {e.stream->fd(), plan.kernel_events, 0};
+      }
+      if (plan.channel_fd >= 0) {
+        e.channel_index = static_cast<int>(used);
+        kernel[used++] = {plan.channel_fd, POLLIN, 0};
+      }
+    }
+    std::int64_t until = ready_now > 0 ? 0 : deadline;
+    if (wake_fd < 0 && ready_now == 0) until = std::min(until, sys::now_ns() + kDeafSliceNs);
+    timespec timeout{0, 0};
+    if (until != kForever && until != 0) {
+      const std::int64_t left = std::max<std::int64_t>(0, until - sys::now_ns());
+      timeout = {left / 1'000'000'000, left % 1'000'000'000};
+    }
+    const int n = sys::ppoll(kernel, used, until == kForever ? nullptr : &timeout, mask);
+    const int sleep_errno = errno;
+    for (nfds_t i = 0; i < count; ++i) {
+      if (!entries[i].waiting) continue;
+      entries[i].stream->waiters().remove(entries[i].waiter);
+      entries[i].waiting = false;
+    }
+    if (n < 0 && ready_now == 0) {
+      errno = sleep_errno;
+      return -1;
+    }
+    if (n > 0 && kernel[0].revents != 0) sys::drain_eventfd(wake_fd);
+    int found = 0;
+    bool look_again = false;
+    for (nfds_t i = 0; i < count; ++i) {
+      Entry& e = entries[i];
+      short revents = e.ready;
+      if (e.channel_index >= 0 && n > 0 && kernel[e.channel_index].revents != 0) {
+        e.stream->after_sleep();
+        revents |= e.stream->plan_poll(fds[i].events, false).ready;
+      }
+      if (e.kernel_index >= 0 && n > 0) {
+        short from_kernel = kernel[e.kernel_index].revents;
+        if (e.stream != nullptr && from_kernel != 0) {
+          // Did the carrier change while the kernel looked? Then its answer is not the stream's.
+          const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, false);
+          revents |= plan.ready;
+          if (plan.use_kernel) {
+            from_kernel &= static_cast<short>(plan.kernel_events | POLLERR | POLLHUP | POLLNVAL);
+          } else {
+            from_kernel = 0;
+          }
+        }
+        revents |= from_kernel;
+        if ((from_kernel & POLLOUT) != 0 && (from_kernel & (POLLERR | POLLHUP)) == 0 &&
+            e.socket.is(Socket::Kind::kConnecting)) {
+          runtime::established(fds[i].fd, e.socket);
+        }
+      }
+      fds[i].revents = revents;
+      if (revents != 0) ++found;
+    }
+    if (found == 0 && (n > 0 || until != deadline)) look_again = true;
+    if (!look_again || (deadline != kForever && found == 0 && sys::now_ns() >= deadline)) {
+      errno = saved_errno;
+      return found;
+    }
+  }
+}
+
+// Streams in a select() set: brought to the kernel, which then answers.
+void pin_set(int count, const fd_set* set) noexcept {
+  if (set == nullptr) return;
+  for (int fd = 0; fd < std::min(count, FD_SETSIZE); ++fd) {
+    if (!descriptors::managed(fd) || !FD_ISSET(fd, set)) continue;
+    const SocketRef socket = descriptors::find(fd);
+    Stream* stream = socket.stream();
+    if (stream != nullptr && !stream->on_kernel_for_good()) {
+      stream->pin(Reason::kDescriptorUse, kPinTimeoutNs);
+    }
+  }
+}
+
+}  // namespace
+
+int rr_poll(pollfd* fds, nfds_t count, int timeout_ms) {
+  if (fds == nullptr || !any_managed(fds, count)) return real().poll(fds, count, timeout_ms);
+  const std::int64_t deadline =
+      timeout_ms < 0 ? kForever
+                     : (timeout_ms == 0 ? 0 : sys::now_ns() + std::int64_t{timeout_ms} * 1'000'000);
+  return poll_streams(fds, count, deadline, nullptr);
+}
+
+int rr_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  const bool valid = timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_nsec >= 0 &&
+                                            timeout->tv_nsec < 1'000'000'000);
+  if (fds == nullptr || !valid || !any_managed(fds, count)) {
+    return real().ppoll(fds, count, timeout, mask);
+  }
+  std::int64_t deadline = kForever;
+  if (timeout != nullptr && timeout->tv_sec < kForever / 2'000'000'000) {
+    const std::int64_t length = timeout->tv_sec * 1'000'000'000 + timeout->tv_nsec;
+    deadline = length == 0 ? 0 : sys::now_ns() + length;
+  }
+  return poll_streams(fds, count, deadline, mask);
+}
+
+int rr___poll_chk(pollfd* fds, nfds_t count, int timeout_ms, size_t size) {
+  if (size / sizeof(pollfd) < count) return real().__poll_chk(fds, count, timeout_ms, size);
+  return rr_poll(fds, count, timeout_ms);
+}
+
+int rr___ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask,
+                   size_t size) {
+  if (size / sizeof(pollfd) < count) {
+    return real().__ppoll_chk(fds, count, timeout, mask, size);
+  }
+  return rr_ppoll(fds, count, timeout, mask);
+}
+
+int rr_select(int count, fd_set* in, fd_set* out, fd_set* except, timeval* timeout) {
+  if (runtime::existing_agent() != nullptr) {
+    for (const fd_set* set : {in, out, except}) pin_set(count, set);
+  }
+  return real().select(count, in, out, except, timeout);
+}
+
+int rr_pselect(int count, fd_set* in, fd_set* out, fd_set* except, const timespec* timeout,
+               const sigset_t* mask) {
+  if (runtime::existing_agent() != nullptr) {
+    for (const fd_set* set : {in, out, except}) pin_set(count, set);
+  }
+  return real().pselect(count, in, out, except, timeout, mask);
+}
+
+int rr_epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+  if (op != EPOLL_CTL_DEL && descriptors::managed(fd)) {
+    const SocketRef socket = descriptors::find(fd);
+    Stream* stream = socket.stream();
+    if (stream != nullptr && !stream->on_kernel_for_good()) {
+      stream->pin(Reason::kEpoll, kPinTimeoutNs);
+    }
+  }
+  const int result = real().epoll_ctl(epfd, op, fd, event);
+  if (result == 0 && op == EPOLL_CTL_ADD) descriptors::note_epoll(fd, true);
+  return result;
+}

@@ -1,0 +1,166 @@
+// The start and the end of the process, and system calls made by number.
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
+
+#include "preload/real.h"
+#include "preload/runtime.h"
+#include "rsocket-core/sys.h"
+
+using namespace ringroad;
+using namespace ringroad::preload;
+
+namespace {
+
+__attribute__((constructor(101))) void library_loaded() noexcept {
+  const int saved = errno;
+  bind_real();
+  runtime::capture_environment();
+  errno = saved;
+}
+
+// exit(3) and return from main end here; what was sent must be in the kernel's hands by then.
+__attribute__((destructor)) void library_unloaded() noexcept { runtime::leave(Reason::kExit); }
+
+template <typename T>
+T as(long value) noexcept {
+  if constexpr (std::is_pointer_v<T>) {
+    return reinterpret_cast<T>(value);  // NOLINT: a register's contents
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+}  // namespace
+
+void rr__exit(int status) {
+  runtime::leave(Reason::kExit);
+  real()._exit(status);
+  __builtin_unreachable();
+}
+
+void rr__Exit(int status) {
+  runtime::leave(Reason::kExit);
+  real()._Exit(status);
+  __builtin_unreachable();
+}
+
+int rr_execve(const char* path, char* const argv[], char* const envp[]) {
+  runtime::leave(Reason::kExec);
+  return real().execve(path, argv, envp);
+}
+
+int rr_execv(const char* path, char* const argv[]) {
+  runtime::leave(Reason::kExec);
+  return real().execv(path, argv);
+}
+
+int rr_execvp(const char* file, char* const argv[]) {
+  runtime::leave(Reason::kExec);
+  return real().execvp(file, argv);
+}
+
+int rr_execvpe(const char* file, char* const argv[], char* const envp[]) {
+  runtime::leave(Reason::kExec);
+  return real().execvpe(file, argv, envp);
+}
+
+int rr_fexecve(int fd, char* const argv[], char* const envp[]) {
+  runtime::leave(Reason::kExec);
+  return real().fexecve(fd, argv, envp);
+}
+
+// Programs that make system calls by number (node closes its sockets so) go through the same doors.
+long rr_syscall(long number, ...) {
+  va_list args;
+  va_start(args, number);
+  long a[6];
+  for (long& word : a) word = va_arg(args, long);
+  va_end(args);
+  const int fd = static_cast<int>(a[0]);
+  switch (number) {
+    case SYS_close:
+      return rr_close(fd);
+    case SYS_close_range:
+      return rr_close_range(as<unsigned>(a[0]), as<unsigned>(a[1]), as<int>(a[2]));
+    case SYS_read:
+      return rr_read(fd, as<void*>(a[1]), as<size_t>(a[2]));
+    case SYS_write:
+      return rr_write(fd, as<const void*>(a[1]), as<size_t>(a[2]));
+    case SYS_readv:
+      return rr_readv(fd, as<const iovec*>(a[1]), as<int>(a[2]));
+    case SYS_writev:
+      return rr_writev(fd, as<const iovec*>(a[1]), as<int>(a[2]));
+    case SYS_recvfrom:
+      return rr_recvfrom(fd, as<void*>(a[1]), as<size_t>(a[2]), as<int>(a[3]),
+                         as<sockaddr*>(a[4]), as<socklen_t*>(a[5]));
+    case SYS_sendto:
+      return rr_sendto(fd, as<const void*>(a[1]), as<size_t>(a[2]), as<int>(a[3]),
+                       as<const sockaddr*>(a[4]), as<socklen_t>(a[5]));
+    case SYS_recvmsg:
+      return rr_recvmsg(fd, as<msghdr*>(a[1]), as<int>(a[2]));
+    case SYS_sendmsg:
+      return rr_sendmsg(fd, as<const msghdr*>(a[1]), as<int>(a[2]));
+    case SYS_recvmmsg:
+      return rr_recvmmsg(fd, as<mmsghdr*>(a[1]), as<unsigned>(a[2]), as<int>(a[3]),
+                         as<timespec*>(a[4]));
+    case SYS_sendmmsg:
+      return rr_sendmmsg(fd, as<mmsghdr*>(a[1]), as<unsigned>(a[2]), as<int>(a[3]));
+    case SYS_preadv:
+    case SYS_pwritev:
+      break;  // sockets cannot seek: the kernel's ESPIPE is right
+    case SYS_connect:
+      return rr_connect(fd, as<const sockaddr*>(a[1]), as<socklen_t>(a[2]));
+    case SYS_listen:
+      return rr_listen(fd, as<int>(a[1]));
+    case SYS_accept4:
+      return rr_accept4(fd, as<sockaddr*>(a[1]), as<socklen_t*>(a[2]), as<int>(a[3]));
+#ifdef SYS_accept
+    case SYS_accept:
+      return rr_accept(fd, as<sockaddr*>(a[1]), as<socklen_t*>(a[2]));
+#endif
+    case SYS_shutdown:
+      return rr_shutdown(fd, as<int>(a[1]));
+    case SYS_dup:
+      return rr_dup(fd);
+#ifdef SYS_dup2
+    case SYS_dup2:
+      return rr_dup2(fd, as<int>(a[1]));
+#endif
+    case SYS_dup3:
+      return rr_dup3(fd, as<int>(a[1]), as<int>(a[2]));
+    case SYS_fcntl:
+      return rr_fcntl(fd, as<int>(a[1]), a[2]);
+    case SYS_ioctl:
+      return rr_ioctl(fd, as<unsigned long>(a[1]), a[2]);
+    case SYS_setsockopt:
+      return rr_setsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<const void*>(a[3]),
+                           as<socklen_t>(a[4]));
+    case SYS_getsockopt:
+      return rr_getsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<void*>(a[3]),
+                           as<socklen_t*>(a[4]));
+    case SYS_sendfile:
+      return rr_sendfile64(fd, as<int>(a[1]), as<off64_t*>(a[2]), as<size_t>(a[3]));
+    case SYS_splice:
+      return rr_splice(fd, as<off64_t*>(a[1]), as<int>(a[2]), as<off64_t*>(a[3]),
+                       as<size_t>(a[4]), as<unsigned>(a[5]));
+    case SYS_epoll_ctl:
+      return rr_epoll_ctl(fd, as<int>(a[1]), as<int>(a[2]), as<epoll_event*>(a[3]));
+#ifdef SYS_poll
+    case SYS_poll:
+      return rr_poll(as<pollfd*>(a[0]), as<nfds_t>(a[1]), as<int>(a[2]));
+#endif
+    case SYS_execve:
+      runtime::leave(Reason::kExec);
+      break;
+    case SYS_exit_group:
+      runtime::leave(Reason::kExit);
+      break;
+    default:
+      break;
+  }
+  return real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
