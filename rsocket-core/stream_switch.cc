@@ -25,6 +25,31 @@ bool tcp_established(int fd) noexcept {
          info.tcpi_state == TCP_ESTABLISHED;
 }
 
+// Nagle's algorithm would hold a small frame, or the tail of a replay, back behind unacknowledged
+// bytes for as long as the peer delays its acknowledgement (40 ms).
+class WithoutNagle {
+ public:
+  explicit WithoutNagle(int fd) noexcept : fd_(fd) {
+    int nodelay = 1;
+    socklen_t length = sizeof nodelay;
+    sys::getsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &nodelay, &length);
+    was_off_ = nodelay == 0;
+    if (was_off_) set(1);
+  }
+  ~WithoutNagle() {
+    if (was_off_) set(0);
+  }
+  WithoutNagle(const WithoutNagle&) = delete;
+  WithoutNagle& operator=(const WithoutNagle&) = delete;
+
+ private:
+  void set(int value) noexcept {
+    sys::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value);
+  }
+  int fd_;
+  bool was_off_;
+};
+
 // Whether another attempt, later, may fare better.
 bool passing(Reason reason) noexcept {
   switch (reason) {
@@ -250,13 +275,7 @@ void Stream::queue_frame(const std::uint8_t* bytes, std::size_t n) noexcept {
 
 void Stream::push_frames() noexcept {
   if (frames_sent_ == frames_size_) return;
-  // Nagle's algorithm would hold a token back behind unacknowledged bytes.
-  int nodelay = 1;
-  socklen_t length = sizeof nodelay;
-  sys::getsockopt(fd(), IPPROTO_TCP, TCP_NODELAY, &nodelay, &length);
-  const int on = 1;
-  const int off = 0;
-  if (nodelay == 0) sys::setsockopt(fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  const WithoutNagle now(fd());
   while (frames_sent_ < frames_size_) {
     const ssize_t n = sys::send(fd(), frames_ + frames_sent_, frames_size_ - frames_sent_,
                                 MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -267,7 +286,6 @@ void Stream::push_frames() noexcept {
     frames_sent_ += static_cast<std::size_t>(n);
     tcp_tx_ += static_cast<std::uint64_t>(n);
   }
-  if (nodelay == 0) sys::setsockopt(fd(), IPPROTO_TCP, TCP_NODELAY, &off, sizeof off);
 }
 
 // Looks at the place where the peer's frames may stand, over the application's bytes before it.
@@ -554,6 +572,7 @@ void Stream::push_replay() noexcept {
     }
     replay_at_ = peer_consumed_;
   }
+  const WithoutNagle now(fd());
   while (replay_at_ < channel_->tx_head()) {
     const Channel::View view = channel_->tx_replay(replay_at_);
     const ssize_t n = sys::send(fd(), view.data, view.size, MSG_DONTWAIT | MSG_NOSIGNAL);

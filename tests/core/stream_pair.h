@@ -1,0 +1,146 @@
+// Two streams in one process: a real TCP connection over loopback, and channels made by hand. No
+// thread: pump() does what the agent would do, so that a test decides what happens when.
+#pragma once
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "rsocket-core/shm_channel.h"
+#include "rsocket-core/stream.h"
+
+namespace ringroad::test {
+
+class QuietHost final : public StreamHost {
+ public:
+  void attend(Stream&) noexcept override { ++attended; }
+  void start_promotion(Stream&) noexcept override { ++asked; }
+  void unwatch(Stream&, int) noexcept override {}
+  int attended = 0;
+  int asked = 0;
+};
+
+// Descriptors of a connected TCP connection: connector, accepted.
+inline std::pair<int, int> tcp_pair() {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  EXPECT_EQ(0, bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address));
+  EXPECT_EQ(0, listen(listener, 4));
+  EXPECT_EQ(0, getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length));
+  const int connector = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(0, connect(connector, reinterpret_cast<sockaddr*>(&address), sizeof address));
+  const int accepted = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  EXPECT_GE(accepted, 0);
+  close(listener);
+  return {connector, accepted};
+}
+
+// Has the kernel delivered what was written? Loopback does so at once, but not always within the
+// writing call.
+inline bool readable(int fd, int timeout_ms) {
+  pollfd p{fd, POLLIN, 0};
+  return poll(&p, 1, timeout_ms) == 1;
+}
+
+struct StreamPair {
+  static constexpr std::uint32_t kRing = 64 * 1024;
+
+  QuietHost host;
+  int a_fd = -1;
+  int b_fd = -1;
+  StreamPtr a;  // connector
+  StreamPtr b;  // accepted
+  Nonce a_nonce{};
+  Nonce b_nonce{};
+
+  explicit StreamPair(std::uint32_t ring = kRing) : ring_bytes(ring) {
+    std::tie(a_fd, b_fd) = tcp_pair();
+    StreamConfig config;
+    config.via_shm = true;
+    config.promote_messages = 0;
+    config.ring_bytes = ring;
+    config.spin_ns = 0;
+    FourTuple tuple;
+    Endpoint::local_of(a_fd, tuple.local);
+    Endpoint::peer_of(a_fd, tuple.remote);
+    a = std::make_shared<Stream>(&host, nullptr, 1, a_fd, StreamRole::kConnect, tuple, config,
+                                 true);
+    b = std::make_shared<Stream>(&host, nullptr, 2, b_fd, StreamRole::kAccept, tuple.reversed(),
+                                 config, true);
+  }
+
+  ~StreamPair() {
+    a.reset();
+    b.reset();
+    if (a_fd >= 0) close(a_fd);
+    if (b_fd >= 0) close(b_fd);
+  }
+
+  // Both ends have agreed to build a channel.
+  void start() {
+    ASSERT_TRUE(make_nonce(a_nonce));
+    ASSERT_TRUE(make_nonce(b_nonce));
+    ASSERT_EQ(Reason::kNone, a->promotion_started(a_nonce));
+    ASSERT_EQ(Reason::kNone, b->promotion_started(b_nonce));
+  }
+
+  void channels_up() {
+    auto [ca, cb] = make_shm_pair(ring_bytes);
+    ASSERT_NE(nullptr, ca);
+    a->channel_up(std::move(ca), b_nonce);
+    b->channel_up(std::move(cb), a_nonce);
+  }
+
+  // The agents of both ends, until `done` or nothing has happened for a while.
+  template <typename Done>
+  bool pump_until(Done done) {
+    for (int i = 0; i < 2000; ++i) {
+      a->service();
+      b->service();
+      if (done()) return true;
+      if (i > 20) poll(nullptr, 0, 1);
+    }
+    return false;
+  }
+
+  void promote() {
+    start();
+    channels_up();
+    ASSERT_TRUE(pump_until([&] {
+      return a->state() == State::kOnChannel && b->state() == State::kOnChannel;
+    })) << state_name(a->state())
+        << " " << state_name(b->state()) << " " << reason_name(a->reason());
+  }
+
+  std::uint32_t ring_bytes;
+};
+
+inline ssize_t send_text(Stream& s, const std::string& text, int flags = 0) {
+  iovec iov{const_cast<char*>(text.data()), text.size()};
+  return s.send(&iov, 1, flags | MSG_NOSIGNAL);
+}
+
+// One receive of up to `n` bytes: the bytes, or "<errno>".
+inline std::string recv_text(Stream& s, std::size_t n, int flags = 0) {
+  std::string buffer(n, '\0');
+  iovec iov{buffer.data(), n};
+  const ssize_t r = s.recv(&iov, 1, flags);
+  if (r < 0) return "<" + std::string(strerrorname_np(errno)) + ">";
+  buffer.resize(static_cast<std::size_t>(r));
+  return buffer;
+}
+
+}  // namespace ringroad::test
