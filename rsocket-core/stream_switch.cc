@@ -292,7 +292,8 @@ void Stream::push_frames() noexcept {
 void Stream::scan_frames() noexcept {
   for (int round = 0; round < 4; ++round) {
     skip_verified();
-    if (boundary_ == kNoBoundary || state() == State::kReset) return;
+    // Behind its RESUME the peer's bytes are the program's again.
+    if (boundary_ == kNoBoundary || resume_seen_ || state() == State::kReset) return;
     const std::uint64_t unread = boundary_ - tcp_rx_;
     if (unread > kMaxPeekBytes) return;
     const std::size_t before = static_cast<std::size_t>(unread) + verified_;
