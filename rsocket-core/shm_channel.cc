@@ -14,6 +14,10 @@ constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 constexpr auto kSeqCst = std::memory_order_seq_cst;
 
+// progress() reads the peer's report of consumption once in so many calls even when it cannot matter
+// to a sender: somebody may watch tx_consumed(), SIOCOUTQ for example.
+constexpr std::uint32_t kCreditLooks = 64;
+
 // `later` - `earlier` of free-running cursors: negative when they stand the other way round.
 constexpr std::int64_t distance(std::uint64_t earlier, std::uint64_t later) noexcept {
   return static_cast<std::int64_t>(later - earlier);
@@ -51,10 +55,11 @@ ShmChannel::ShmChannel(std::shared_ptr<ShmMemory> memory, ShmSideIndex side, Shm
       tx_ring_(memory_->ring(static_cast<unsigned>(side))),
       rx_ring_(memory_->ring(1 - static_cast<unsigned>(side))),
       wake_(std::move(wake)),
-      quarter_(ring_bytes() / 4) {}
+      quarter_(ring_bytes() / 4),
+      owner_(sys::getpid()) {}
 
 ShmChannel::~ShmChannel() {
-  publish_consumed();
+  if (sys::getpid() != owner_) return;
   mine_.closed.store(1, kSeqCst);
   wake_.signal_peer();
 }
@@ -63,6 +68,7 @@ ShmChannel::~ShmChannel() {
 
 Channel::View ShmChannel::tx_view() noexcept {
   const std::uint64_t head = tx_head_.load(kRelaxed);
+  if (head - load(tx_consumed_) > 2 * quarter_) take_credit();
   return {tx_ring_.at(head), ring_bytes() - (head - load(tx_consumed_))};
 }
 
@@ -71,25 +77,15 @@ void ShmChannel::commit(std::size_t n) noexcept {
   tx_head_.store(head, kRelease);  // before the peer can answer: see take_credit()
   mine_.tail.store(head, kSeqCst);
   wake_peer(kShmWantsArrivals);
-  if (head - load(tx_consumed_) > ring_bytes() - quarter_) want_credit();
+  if (head - load(tx_consumed_) > ring_bytes() - quarter_) ask_for(kShmWantsRoom);
   check();
-}
-
-// The room became short, or kFin is about to go. Who fell asleep before that did not ask for
-// credit: ask for them. A report that came too early to see this is taken in here, by the thread
-// that would otherwise find no room.
-void ShmChannel::want_credit() noexcept {
-  const std::uint32_t waiting = mine_.waiting.load(kSeqCst);
-  if (waiting == 0 || (waiting & kShmWantsCredit) != 0) return;
-  mine_.waiting.fetch_or(kShmWantsCredit, kSeqCst);
-  take_credit();
 }
 
 bool ShmChannel::send_control(const ControlMessage& message) noexcept {
   if (failed() || !control_room()) return false;
   if (is_fin(message)) {
     fin_sent_.store(true, kSeqCst);
-    want_credit();
+    ask_for(kShmWantsEmpty);
   }
   std::uint64_t words[sizeof message / sizeof(std::uint64_t)];
   std::memcpy(words, &message, sizeof message);
@@ -127,23 +123,13 @@ Channel::View ShmChannel::rx_view() noexcept {
 
 void ShmChannel::consume(std::size_t n) noexcept {
   const std::uint64_t consumed = rx_consumed_.load(kRelaxed) + n;
-  // Sequentially consistent with the two flags: either who sets one sees these bytes as consumed,
-  // or the flag is seen here.
-  rx_consumed_.store(consumed, kSeqCst);
-  if (consumed - rx_published_.load(kRelaxed) >= quarter_ || publish_always_.load(kSeqCst)) {
-    publish_consumed();
+  rx_consumed_.store(consumed, kRelease);
+  mine_.consumed.store(consumed, kSeqCst);
+  if ((peer_.waiting.load(kSeqCst) & (kShmWantsRoom | kShmWantsEmpty)) != 0) {
+    wake_for_credit(consumed);
   }
   if (peer_closed_.load(kSeqCst)) take_end();
   check();
-}
-
-void ShmChannel::publish_consumed() noexcept {
-  MutexLock lock(credit_mutex_);
-  const std::uint64_t consumed = rx_consumed_.load(kSeqCst);
-  if (consumed == rx_published_.load(kRelaxed)) return;
-  rx_published_.store(consumed, kRelaxed);
-  mine_.consumed.store(consumed, kSeqCst);
-  wake_peer(kShmWantsCredit);
 }
 
 // ---- Taking in what the peer has done
@@ -155,7 +141,12 @@ void ShmChannel::progress() noexcept {
   const bool closed = peer_.closed.load(kAcquire) != 0;
   take_arrivals();
   take_control_tail();
-  take_credit();
+  const std::uint32_t looks = looks_.load(kRelaxed) + 1;
+  looks_.store(looks, kRelaxed);  // two threads may count one call; it does not matter
+  if (load(tx_head_) - load(tx_consumed_) > quarter_ || fin_sent_.load(kAcquire) ||
+      looks % kCreditLooks == 0) {
+    take_credit();
+  }
   if (closed) take_end();
   check();
 }
@@ -211,7 +202,7 @@ void ShmChannel::take_control_tail() noexcept {
 
 void ShmChannel::take_end() noexcept {
   peer_closed_.store(true, kSeqCst);
-  if (rx_consumed_.load(kSeqCst) == load(rx_head_) &&
+  if (load(rx_consumed_) == load(rx_head_) &&
       control_taken_.load(kSeqCst) == control_seen_.load(kAcquire)) {
     set_failure(Reason::kPeerGone);
   }
@@ -236,10 +227,6 @@ bool ShmChannel::take_control(ControlMessage& out) noexcept {
     }
     out = message;
   }
-  if (is_fin(out)) {
-    publish_always_.store(true, kSeqCst);
-    publish_consumed();
-  }
   if (peer_closed_.load(kSeqCst)) take_end();
   return true;
 }
@@ -247,22 +234,42 @@ bool ShmChannel::take_control(ControlMessage& out) noexcept {
 // ---- Sleeping
 
 bool ShmChannel::arm() noexcept {
-  if (rx_published_.load(kRelaxed) != load(rx_consumed_)) publish_consumed();
   mine_.waiting.fetch_or(kShmWantsArrivals, kSeqCst);
   // After that, so that either this sees a commit() or a kFin, or they see this sleeper and ask for
   // it. A peer that spoils the tail, which it can, spoils its own wake-ups.
   const std::uint64_t in_flight = mine_.tail.load(kSeqCst) - load(tx_consumed_);
-  if (in_flight > ring_bytes() - quarter_ || (in_flight != 0 && fin_sent_.load(kSeqCst))) {
-    mine_.waiting.fetch_or(kShmWantsCredit, kSeqCst);
-  }
+  const std::uint32_t credit =
+      (in_flight > ring_bytes() - quarter_ ? kShmWantsRoom : 0) |
+      (in_flight != 0 && fin_sent_.load(kSeqCst) ? kShmWantsEmpty : 0);
+  if (credit != 0) mine_.waiting.fetch_or(credit, kSeqCst);
   return !failed() && peer_.tail.load(kSeqCst) == load(rx_head_) &&
          peer_.control_tail.load(kSeqCst) == control_seen_.load(kAcquire) &&
-         peer_.consumed.load(kSeqCst) == load(tx_consumed_) &&
+         (credit == 0 || peer_.consumed.load(kSeqCst) == load(tx_consumed_)) &&
          (peer_.closed.load(kSeqCst) == 0 || peer_closed_.load(kAcquire));
 }
 
-void ShmChannel::wake_peer(std::uint32_t wants) noexcept {
-  if ((peer_.waiting.load(kSeqCst) & wants) == 0) return;
+// The room became short, or kFin is about to go. Who fell asleep before that did not ask for
+// credit: ask for them. A report that came too early to see this is taken in here, by the thread
+// that would otherwise find no room.
+void ShmChannel::ask_for(std::uint32_t bits) noexcept {
+  const std::uint32_t waiting = mine_.waiting.load(kSeqCst);
+  if (waiting == 0 || (waiting & bits) == bits) return;
+  mine_.waiting.fetch_or(bits, kSeqCst);
+  take_credit();
+}
+
+void ShmChannel::wake_for_credit(std::uint64_t consumed) noexcept {
+  // Only decides about a wake-up, so the tail may be a lie. A tail that moves on meanwhile belongs
+  // to a sender that is awake.
+  const std::uint64_t in_flight = peer_.tail.load(kAcquire) - consumed;
+  std::uint32_t bits = 0;
+  if (in_flight <= ring_bytes() - quarter_) bits |= kShmWantsRoom;
+  if (in_flight == 0) bits |= kShmWantsEmpty;
+  if (bits != 0) wake_peer(bits);
+}
+
+void ShmChannel::wake_peer(std::uint32_t bits) noexcept {
+  if ((peer_.waiting.load(kSeqCst) & bits) == 0) return;
   if (peer_.waiting.exchange(0, kSeqCst) != 0) wake_.signal_peer();
 }
 

@@ -5,9 +5,11 @@
 // What is particular to it:
 //   - tx_posted() is tx_head(), and delivered() is always true: what is committed outlives the
 //     process that committed it.
-//   - Consumption is reported when a quarter of the ring is owed, when this end arms, and after the
-//     peer's kFin was taken, exactly and at once. A report wakes a peer that could be waiting for
-//     it: one that had less than a quarter of its ring free, or had sent kFin, when it armed.
+//   - consume() reports at once, but only who could be waiting for the report is woken by it: an end
+//     that had less than a quarter of its ring free when it armed, as soon as a quarter is free; one
+//     that had sent kFin, when all is consumed. progress() looks at the report when more than a
+//     quarter of the ring is in flight, after kFin, and now and then: a line of memory that nobody
+//     polls is not fought over.
 //   - The end of the peer (its destructor ran) is a failure with kPeerGone, but only once all its
 //     data is consumed and all its control messages are taken; until then only tx suffers. The
 //     death of the peer's process is not noticed here: its TCP connection ends then.
@@ -20,8 +22,10 @@
 //   1. rx_consumed <= rx_head <= rx_consumed + ring
 //   2. tx_consumed <= tx_head <= tx_consumed + ring
 //   3. control_taken <= control_seen <= control_taken + kShmControlSlots
-// An end may be destroyed while the other goes on; both are never one object.
+// In a forked child an end can only be destroyed; that leaves the parent's stream alone.
 #pragma once
+
+#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
@@ -85,9 +89,9 @@ class ShmChannel final : public Channel {
   void take_credit() noexcept;
   void take_control_tail() noexcept;
   void take_end() noexcept;
-  void want_credit() noexcept;
-  void publish_consumed() noexcept RR_EXCLUDES(credit_mutex_);
-  void wake_peer(std::uint32_t wants) noexcept;
+  void wake_peer(std::uint32_t bits) noexcept;
+  void wake_for_credit(std::uint64_t consumed) noexcept;
+  void ask_for(std::uint32_t bits) noexcept;
   bool control_room() noexcept;
   void set_failure(Reason reason) noexcept;
   void check() const noexcept;
@@ -100,6 +104,7 @@ class ShmChannel final : public Channel {
   const MirroredRing& rx_ring_;
   const ShmWake wake_;
   const std::uint64_t quarter_;
+  const pid_t owner_;
 
   // Written by TX, and tx_consumed_ by whoever makes progress.
   alignas(64) Cursor tx_head_{0};
@@ -111,15 +116,13 @@ class ShmChannel final : public Channel {
   // Written by RX, and rx_head_ by whoever makes progress.
   alignas(64) Cursor rx_head_{0};
   Cursor rx_consumed_{0};
-  Cursor rx_published_{0};
-  std::atomic<bool> publish_always_{false};  // the peer's kFin was taken
-  std::atomic<bool> peer_closed_{false};     // rx_head_ and control_seen_ are final
+  std::atomic<bool> peer_closed_{false};  // rx_head_ and control_seen_ are final
   std::atomic<std::uint32_t> control_seen_{0};
   std::atomic<std::uint32_t> control_taken_{0};
+  std::atomic<std::uint32_t> looks_{0};  // calls of progress(), roughly
 
   std::atomic<Reason> failure_{Reason::kNone};
   Mutex control_mutex_;  // one taker at a time
-  Mutex credit_mutex_;   // mine_.consumed never goes back
 };
 
 // The two ends of a stream inside one process: connector and listener. Null, null when the system

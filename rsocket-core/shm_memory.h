@@ -34,7 +34,8 @@ inline constexpr std::uint32_t kShmControlSlots = 32;
 
 // Bits of ShmSide::waiting.
 inline constexpr std::uint32_t kShmWantsArrivals = 1;  // data, control messages, the end
-inline constexpr std::uint32_t kShmWantsCredit = 2;    // room in the ring, or its emptiness
+inline constexpr std::uint32_t kShmWantsRoom = 2;      // a quarter of its ring free
+inline constexpr std::uint32_t kShmWantsEmpty = 4;     // all it sent consumed
 
 // A ControlMessage as words: the peer may write while we read, so each is read exactly once.
 struct ShmControlSlot {
