@@ -60,6 +60,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   }
   void* memory = MAP_FAILED;
   if (fd >= 0) {
+    sys::call(SYS_fchmod, fd, 0644);  // whatever the umask took away
     if (sys::call(SYS_ftruncate, fd, segment->bytes_) == 0) {
       memory = mmap(nullptr, segment->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
