@@ -1,0 +1,58 @@
+#include "cli/library_file.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <filesystem>
+
+#include "cli/program_file.h"
+
+namespace ringroad::cli {
+namespace {
+
+constexpr const char* kLibraryName = "libringroad.so";
+
+std::string own_directory() {
+  char path[PATH_MAX];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+  if (n <= 0) return ".";
+  return std::filesystem::path(std::string(path, static_cast<std::size_t>(n))).parent_path();
+}
+
+}  // namespace
+
+std::vector<std::string> library_candidates(const std::string& command_directory) {
+  std::vector<std::string> result;
+  for (const char* folder : {"../lib", RINGROAD_LIBDIR_FROM_BINDIR}) {
+    std::string candidate =
+        (std::filesystem::path(command_directory) / folder / kLibraryName).lexically_normal();
+    if (result.empty() || result.back() != candidate) result.push_back(std::move(candidate));
+  }
+  return result;
+}
+
+std::string find_library(std::string& looked_at) {
+  looked_at.clear();
+  for (const std::string& candidate : library_candidates(own_directory())) {
+    if (access(candidate.c_str(), F_OK) == 0) return candidate;
+    looked_at += (looked_at.empty() ? "" : ", ") + candidate;
+  }
+  return {};
+}
+
+std::string library_problem(const std::string& path) {
+  if (access(path.c_str(), R_OK) != 0) return strerrordesc_np(errno);
+  const ElfFacts facts = inspect_elf(path);
+  if (!facts.is_elf) return "it is not a shared library";
+  if (!facts.own_machine) return "it is of another machine or word size";
+  if (!facts.position_independent) return "it is a program, not a shared library";
+  // Both separate the entries of LD_PRELOAD, and nothing can quote them.
+  if (path.find_first_of(": ") != std::string::npos) {
+    return "LD_PRELOAD cannot hold a path with a space or colon: move or link it elsewhere";
+  }
+  return {};
+}
+
+}  // namespace ringroad::cli

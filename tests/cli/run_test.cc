@@ -1,0 +1,188 @@
+// `ringroad run`, as a process.
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "tests/cli/support.h"
+
+namespace ringroad::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kGoodPolicy =
+    "version = 1\n[[rule]]\nname = \"x\"\nsubnet = [\"10.0.0.0/8\"]\nport = [\"3306\"]\n"
+    "via = \"rdma\"\n";
+
+// A library that does no harm when it is preloaded.
+std::string harmless_library() {
+  Dl_info info{};
+  double (*const function)(double) = std::cos;
+  EXPECT_NE(dladdr(reinterpret_cast<void*>(function), &info), 0);
+  return std::filesystem::canonical(info.dli_fname);
+}
+
+class Run : public testing::Test {
+ protected:
+  Run() { write_file(policy_, kGoodPolicy); }
+
+  Result run(std::vector<std::string> words, const std::vector<std::string>& environment = {}) {
+    std::vector<std::string> arguments = {"run", "--library", library_, "--policy", policy_};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    return ringroad(arguments, environment);
+  }
+
+  // The value that the program finds in its environment.
+  std::string variable(const std::string& name, std::vector<std::string> options,
+                       const std::vector<std::string>& environment = {}) {
+    options.insert(options.end(), {"--", "sh", "-c", "printf %s \"${" + name + "-unset}\""});
+    return run(options, environment).out;
+  }
+
+  const TempFolder folder_;
+  const std::string library_ = harmless_library();
+  const std::string policy_ = folder_.file("policy.toml");
+};
+
+TEST_F(Run, TheProgramGetsTheLibraryAndThePolicy) {
+  EXPECT_EQ(variable("LD_PRELOAD", {}), library_);
+  EXPECT_EQ(variable("RINGROAD_POLICY", {}), policy_);
+}
+
+TEST_F(Run, WhatIsPreloadedAlreadyStaysBehindTheLibrary) {
+  EXPECT_EQ(variable("LD_PRELOAD", {}, {"LD_PRELOAD=" + library_}), library_ + ":" + library_);
+}
+
+TEST_F(Run, APathIsMadeAbsoluteBeforeTheProgramMayChangeItsFolder) {
+  const std::string relative = std::filesystem::relative(policy_);
+  ASSERT_NE(relative.front(), '/');
+  EXPECT_EQ(variable("RINGROAD_POLICY", {"--policy", relative}), policy_);
+  const Result inherited = ringroad(
+      {"run", "--library", library_, "--", "sh", "-c", "printf %s \"$RINGROAD_POLICY\""},
+      {"RINGROAD_POLICY=" + relative});
+  EXPECT_EQ(inherited.out, policy_);
+  EXPECT_EQ(variable("RINGROAD_LOG", {"--log", "./x.log"}),
+            (std::filesystem::current_path() / "x.log").string());
+}
+
+TEST_F(Run, TheLogGoesToStderrAtLevelWarnUnlessToldOtherwise) {
+  EXPECT_EQ(variable("RINGROAD_LOG", {}), "stderr");
+  EXPECT_EQ(variable("RINGROAD_LOG_LEVEL", {}), "warn");
+  EXPECT_EQ(variable("RINGROAD_LOG", {}, {"RINGROAD_LOG=syslog"}), "syslog");
+  EXPECT_EQ(variable("RINGROAD_LOG_LEVEL", {}, {"RINGROAD_LOG_LEVEL=info"}), "info");
+  EXPECT_EQ(variable("RINGROAD_LOG", {"--log", "off"}, {"RINGROAD_LOG=syslog"}), "off");
+  EXPECT_EQ(variable("RINGROAD_LOG_LEVEL", {"--log-level", "debug"}, {"RINGROAD_LOG_LEVEL=info"}),
+            "debug");
+}
+
+TEST_F(Run, DisableSwitchesTheLibraryOff) {
+  EXPECT_EQ(variable("RINGROAD_DISABLE", {}), "unset");
+  EXPECT_EQ(variable("RINGROAD_DISABLE", {"--disable"}), "1");
+}
+
+TEST_F(Run, TheProgramGetsItsArgumentsUntouchedAndGivesTheStatus) {
+  const Result result =
+      run({"--", "sh", "-c", "printf '%s|' \"$@\"; exit 7", "name", "--policy", "--", "-x", "",
+           "[a,b]", "--help", "two words"});
+  EXPECT_EQ(result.out, "--policy|--|-x||[a,b]|--help|two words|");
+  EXPECT_EQ(result.status, 7);
+}
+
+TEST_F(Run, TheMarkBeforeTheProgramMayBeLeftOut) {
+  const Result result = run({"--disable", "--log=off", "sh", "-c", "echo \"$1 $RINGROAD_LOG\"", "x",
+                             "--log"});
+  EXPECT_EQ(result.out, "--log off\n");
+  EXPECT_EQ(result.status, 0) << result.err;
+}
+
+TEST_F(Run, TheProgramReplacesTheCommand) {
+  const Result result = run({"--", "sh", "-c", "kill -KILL $$"});
+  EXPECT_EQ(result.status, -1);
+}
+
+TEST_F(Run, NothingStartsUnderARefusedPolicy) {
+  write_file(policy_, "version = 1\n[[rule]]\nname = \"x\"\nsubnt = []\n");
+  const Result result = run({"--", "echo", "started"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr(policy_ + ":4:"));
+  EXPECT_THAT(result.err, HasSubstr("nothing was started"));
+}
+
+TEST_F(Run, NothingStartsWhenThePolicyIsNotThere) {
+  const Result result = run({"--policy", folder_.file("absent.toml"), "--", "echo", "started"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("absent.toml"));
+}
+
+TEST_F(Run, APolicyWithoutRulesIsWarnedOf) {
+  write_file(policy_, "version = 1\n");
+  const Result result = run({"--", "echo", "started"});
+  EXPECT_EQ(result.out, "started\n");
+  EXPECT_THAT(result.err, HasSubstr("warning: the policy has no rule"));
+}
+
+TEST_F(Run, AProgramThatIsNotThereGives127) {
+  const Result result = run({"--", "no-such-program-anywhere"});
+  EXPECT_EQ(result.status, 127);
+  EXPECT_THAT(result.err, HasSubstr("no-such-program-anywhere: no such program"));
+  EXPECT_EQ(run({"--", folder_.file("absent")}).status, 127);
+}
+
+TEST_F(Run, AProgramThatCannotBeRunGives126) {
+  const Result result = run({"--", policy_});
+  EXPECT_EQ(result.status, 126);
+  EXPECT_THAT(result.err, HasSubstr("not an executable file"));
+  EXPECT_EQ(run({"--", folder_.path()}).status, 126);
+}
+
+TEST_F(Run, AStaticProgramIsWarnedOf) {
+  write_file(folder_.file("static"), elf_file(false), 0755);
+  EXPECT_THAT(run({"--", folder_.file("static")}).err, HasSubstr("warning: "));
+  EXPECT_THAT(run({"--", "true"}).err, Not(HasSubstr("warning: ")));
+}
+
+TEST_F(Run, WrongArgumentsStartNothing) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--bogus", "echo", "started"},
+        {"--log", "nowhere", "--", "echo", "started"},
+        {"--log-level", "loud", "--", "echo", "started"},
+        {"--library", folder_.file("absent.so"), "--", "echo", "started"},
+        {"--"},
+        {}}) {
+    const Result result = run(words);
+    EXPECT_EQ(result.status, 2) << testing::PrintToString(words);
+    EXPECT_EQ(result.out, "") << testing::PrintToString(words);
+    EXPECT_NE(result.err, "") << testing::PrintToString(words);
+  }
+}
+
+TEST_F(Run, AMissingLibraryNamesTheRemedy) {
+  // Beside a copy of the command there is no library.
+  const std::string copy = folder_.file("ringroad");
+  std::filesystem::copy(RINGROAD_COMMAND, copy);
+  const Result result = run({"--", copy, "run", "--policy", policy_, "--", "echo", "started"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("or name it with --library"));
+}
+
+TEST_F(Run, TheLibraryBesideTheCommandIsTaken) {
+  std::filesystem::create_directories(folder_.file("bin"));
+  std::filesystem::create_directories(folder_.file("lib"));
+  std::filesystem::copy(RINGROAD_COMMAND, folder_.file("bin/ringroad"));
+  std::filesystem::copy(library_, folder_.file("lib/libringroad.so"));
+  const Result result = run({"--", "env", "-u", "LD_PRELOAD", folder_.file("bin/ringroad"), "run",
+                             "--policy", policy_, "sh", "-c", "echo $LD_PRELOAD"});
+  EXPECT_EQ(result.out, folder_.file("lib/libringroad.so") + "\n") << result.err;
+}
+
+}  // namespace
+}  // namespace ringroad::cli

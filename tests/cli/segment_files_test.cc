@@ -1,0 +1,224 @@
+// What may lie in the directory besides the segments of living processes.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "cli/segment_reader.h"
+#include "tests/cli/support.h"
+
+namespace ringroad::cli {
+namespace {
+
+using stats::SegmentHeader;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class SegmentFiles : public testing::Test {
+ protected:
+  // The reason for which the one file in the folder is skipped.
+  std::string skipped() {
+    const Snapshot snapshot = read_segments(folder_.path());
+    EXPECT_TRUE(snapshot.processes.empty());
+    return snapshot.skipped.size() == 1 ? snapshot.skipped[0].why : "";
+  }
+
+  std::string skipped_after(const std::function<void(SegmentHeader&)>& change) {
+    make_segment(folder_);
+    hand_over(folder_, getpid(), change);
+    return skipped();
+  }
+
+  ProcessReport one_process() {
+    const Snapshot snapshot = read_segments(folder_.path());
+    EXPECT_TRUE(snapshot.skipped.empty());
+    return snapshot.processes.size() == 1 ? snapshot.processes[0] : ProcessReport{};
+  }
+
+  const TempFolder folder_;
+};
+
+TEST_F(SegmentFiles, ADirectoryThatDoesNotExistHoldsNothing) {
+  const Snapshot snapshot = read_segments(folder_.file("absent"));
+  EXPECT_TRUE(snapshot.processes.empty());
+  EXPECT_TRUE(snapshot.skipped.empty());
+}
+
+TEST_F(SegmentFiles, ADirectoryThatIsNoneIsNamed) {
+  write_file(folder_.file("file"), "");
+  const Snapshot snapshot = read_segments(folder_.file("file"));
+  ASSERT_EQ(snapshot.skipped.size(), 1U);
+  EXPECT_EQ(snapshot.skipped[0].why, "Not a directory");
+}
+
+TEST_F(SegmentFiles, NamesThatAreNoProcessNumbersAreNotSegments) {
+  for (const char* name : {"rendezvous", "12x", "-3", "0", "99999999999999999999"}) {
+    write_file(folder_.file(name), "something");
+  }
+  const Snapshot snapshot = read_segments(folder_.path());
+  EXPECT_TRUE(snapshot.processes.empty());
+  EXPECT_TRUE(snapshot.skipped.empty());
+}
+
+TEST_F(SegmentFiles, ForeignContentIsSaidToBeForeign) {
+  write_file(folder_.file("4711"), std::string(10000, 'x'));
+  EXPECT_EQ(skipped(), "it is not a Ringroad statistics segment");
+}
+
+TEST_F(SegmentFiles, AFileTooShortForAHeaderIsTruncated) {
+  write_file(folder_.file("4711"), "short");
+  EXPECT_EQ(skipped(), "it is truncated: 5 bytes hold no header");
+}
+
+TEST_F(SegmentFiles, AnEmptyFileIsOneThatIsBeingMade) {
+  write_file(folder_.file("4711"), "");
+  EXPECT_THAT(skipped(), HasSubstr("has not finished it"));
+}
+
+TEST_F(SegmentFiles, ASegmentWhoseSlotsAreCutOffIsTruncated) {
+  make_segment(folder_);
+  ASSERT_EQ(truncate(own_segment(folder_).c_str(), stats::kHeaderBytes + 10), 0);
+  EXPECT_THAT(skipped(), StartsWith("it is truncated: 4106 of "));
+}
+
+TEST_F(SegmentFiles, ASegmentWithoutItsMagicIsUnfinished) {
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.magic = 0; }),
+              HasSubstr("has not finished it"));
+}
+
+TEST_F(SegmentFiles, AnotherVersionIsNamedWithTheRemedy) {
+  const std::string why =
+      skipped_after([](SegmentHeader& header) { header.version = stats::kSegmentVersion + 1; });
+  EXPECT_THAT(why, HasSubstr("it is of version " + std::to_string(stats::kSegmentVersion + 1)));
+  EXPECT_THAT(why, HasSubstr("use the ringroad command that came with the preloaded library"));
+}
+
+TEST_F(SegmentFiles, OtherSizesOfItsPartsAreRefused) {
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.slot_bytes += 8; }),
+              HasSubstr("other sizes"));
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.header_bytes = 1; }),
+              HasSubstr("other sizes"));
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.slots = 0xffffffff; }),
+              HasSubstr("other sizes"));
+}
+
+TEST_F(SegmentFiles, MoreUsedSlotsThanThereAreAreNotRead) {
+  const auto segment = make_segment(folder_);
+  add_stream(*segment, 1, "127.0.0.1", 1, "127.0.0.1", 2);
+  segment->header().slots_used = 0xffffffff;
+  const ProcessReport process = one_process();
+  EXPECT_EQ(process.streams.size(), 1U);
+  EXPECT_EQ(process.unreadable, 0U);
+}
+
+TEST_F(SegmentFiles, StringsWithoutAnEndAreCutAtTheirField) {
+  const auto segment = make_segment(folder_);
+  stats::StreamSlot* slot = add_stream(*segment, 1, "127.0.0.1", 1, "127.0.0.1", 2);
+  std::memset(segment->header().program, 'p', sizeof segment->header().program);
+  std::memset(slot->rule, 'r', sizeof slot->rule);
+  std::memset(slot->channel.device, 'd', sizeof slot->channel.device);
+  std::memset(slot->channel.gid, 'g', sizeof slot->channel.gid);
+  const ProcessReport process = one_process();
+  EXPECT_EQ(process.program, std::string(sizeof segment->header().program, 'p'));
+  ASSERT_EQ(process.streams.size(), 1U);
+  EXPECT_EQ(process.streams[0].rule, std::string(sizeof slot->rule, 'r'));
+  EXPECT_EQ(process.streams[0].channel.device, std::string(sizeof slot->channel.device - 1, 'd'));
+  EXPECT_EQ(process.streams[0].channel.gid, std::string(sizeof slot->channel.gid - 1, 'g'));
+}
+
+TEST_F(SegmentFiles, NumbersThatNameNothingAreInvalid) {
+  const auto segment = make_segment(folder_);
+  stats::StreamSlot* slot = add_stream(*segment, 1, "127.0.0.1", 1, "127.0.0.1", 2);
+  segment->header().policy_status = 77;
+  slot->state = 200;
+  slot->reason = 201;
+  slot->peer_reason = 202;
+  const ProcessReport process = one_process();
+  EXPECT_EQ(process.policy_status, stats::PolicyStatus::kNone);
+  ASSERT_EQ(process.streams.size(), 1U);
+  EXPECT_STREQ(state_name(process.streams[0].state), "INVALID");
+  EXPECT_STREQ(reason_name(process.streams[0].reason), "invalid");
+  EXPECT_STREQ(reason_name(process.streams[0].peer_reason), "invalid");
+  EXPECT_STREQ(carrier_name(static_cast<Carrier>(99)), "invalid");
+}
+
+TEST_F(SegmentFiles, ASegmentUnderAnotherProcessNumberIsNotBelieved) {
+  make_segment(folder_);
+  ASSERT_EQ(rename(own_segment(folder_).c_str(), folder_.file("1").c_str()), 0);
+  EXPECT_EQ(skipped(), "it says that it belongs to process " + std::to_string(getpid()));
+}
+
+TEST_F(SegmentFiles, ASymbolicLinkIsNotFollowed) {
+  const TempFolder elsewhere;
+  make_segment(elsewhere);
+  ASSERT_EQ(symlink(own_segment(elsewhere).c_str(), own_segment(folder_).c_str()), 0);
+  EXPECT_EQ(skipped(), "it is a symbolic link");
+}
+
+TEST_F(SegmentFiles, AFifoDoesNotBlockTheReader) {
+  ASSERT_EQ(mkfifo(folder_.file("4711").c_str(), 0644), 0);
+  EXPECT_EQ(skipped(), "it is not a regular file");
+}
+
+TEST_F(SegmentFiles, AFileThatMayNotBeReadIsSkippedWithTheReason) {
+  make_segment(folder_);
+  ASSERT_EQ(chmod(own_segment(folder_).c_str(), 0), 0);
+  constexpr uid_t kNobody = 65534;
+  const bool root = geteuid() == 0;
+  if (root) {
+    ASSERT_EQ(seteuid(kNobody), 0);
+  }
+  const std::string why = skipped();
+  if (root) {
+    ASSERT_EQ(seteuid(0), 0);
+  }
+  EXPECT_EQ(why, "Permission denied");
+}
+
+TEST_F(SegmentFiles, TheSegmentOfAnEndedProcessIsReadAndMarked) {
+  const auto segment = make_segment(folder_);
+  add_stream(*segment, 1, "127.0.0.1", 1, "127.0.0.1", 2);
+  const pid_t pid = ended_pid();
+  hand_over(folder_, pid);
+  const ProcessReport process = one_process();
+  EXPECT_EQ(process.pid, pid);
+  EXPECT_FALSE(process.alive);
+  EXPECT_EQ(process.streams.size(), 1U);
+}
+
+TEST_F(SegmentFiles, TheSegmentOfAnEarlierProcessOfTheSameNumberIsOfAnEndedOne) {
+  make_segment(folder_);
+  hand_over(folder_, getpid(), [](SegmentHeader& header) { header.start_ticks -= 1; });
+  EXPECT_FALSE(one_process().alive);
+}
+
+TEST_F(SegmentFiles, ProcessesComeByNumber) {
+  const Child one;
+  const Child two;
+  for (const pid_t pid : {two.pid(), one.pid()}) {
+    make_segment(folder_);
+    hand_over(folder_, pid);
+  }
+  make_segment(folder_);
+  const Snapshot snapshot = read_segments(folder_.path());
+  ASSERT_EQ(snapshot.processes.size(), 3U);
+  EXPECT_LT(snapshot.processes[0].pid, snapshot.processes[1].pid);
+  EXPECT_LT(snapshot.processes[1].pid, snapshot.processes[2].pid);
+  for (const ProcessReport& process : snapshot.processes) EXPECT_TRUE(process.alive);
+}
+
+TEST_F(SegmentFiles, TheDirectoryIsTheOneThatTheLibraryUses) {
+  ASSERT_EQ(setenv("RINGROAD_RUNTIME_DIR", "/run/here", 1), 0);
+  EXPECT_EQ(segment_directory(), "/run/here");
+  ASSERT_EQ(setenv("RINGROAD_RUNTIME_DIR", "", 1), 0);
+  EXPECT_EQ(segment_directory(), stats::kDefaultDirectory);
+  ASSERT_EQ(unsetenv("RINGROAD_RUNTIME_DIR"), 0);
+  EXPECT_EQ(segment_directory(), stats::kDefaultDirectory);
+}
+
+}  // namespace
+}  // namespace ringroad::cli

@@ -1,0 +1,279 @@
+// What a living process writes is what the reader gets, while it is being written too.
+
+#include "cli/segment_reader.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "tests/cli/support.h"
+
+namespace ringroad::cli {
+namespace {
+
+using stats::Counters;
+using stats::Segment;
+using stats::StreamSlot;
+
+ProcessReport read_own(const TempFolder& folder) {
+  ProcessReport report;
+  std::string why;
+  EXPECT_TRUE(read_segment(own_segment(folder), report, why)) << why;
+  return report;
+}
+
+TEST(SegmentReader, AFreshSegmentIsAProcessWithoutStreams) {
+  const TempFolder folder;
+  const auto segment = make_segment(folder, "mariadbd");
+  const Snapshot snapshot = read_segments(folder.path());
+  EXPECT_TRUE(snapshot.skipped.empty());
+  ASSERT_EQ(snapshot.processes.size(), 1U);
+  const ProcessReport& process = snapshot.processes[0];
+  EXPECT_EQ(process.pid, getpid());
+  EXPECT_EQ(process.program, "mariadbd");
+  EXPECT_TRUE(process.alive);
+  EXPECT_FALSE(process.library_version.empty());
+  EXPECT_EQ(process.policy_status, stats::PolicyStatus::kNone);
+  EXPECT_TRUE(process.streams.empty());
+}
+
+TEST(SegmentReader, EveryFieldOfAStreamComesBack) {
+  const TempFolder folder;
+  const auto segment = make_segment(folder);
+  StreamSlot* slot = add_stream(*segment, 41, "10.9.1.1", 23306, "10.9.0.1", 40000);
+  Segment::begin(*slot);
+  slot->role = 1;
+  slot->fd = 5;
+  std::snprintf(slot->rule, sizeof slot->rule, "demo");
+  slot->channel.carrier = Carrier::kRdma;
+  std::snprintf(slot->channel.device, sizeof slot->channel.device, "rxe1");
+  std::snprintf(slot->channel.gid, sizeof slot->channel.gid, "::ffff:10.9.1.1");
+  slot->channel.qpn = 17;
+  slot->channel.peer_qpn = 18;
+  slot->channel.traffic_class = 106;
+  slot->channel.path_mtu = 4096;
+  slot->channel.pinned_bytes = 524288;
+  slot->channel.descriptors = 3;
+  Segment::end(*slot);
+  slot->state = static_cast<std::uint8_t>(State::kOnChannel);
+  slot->reason = static_cast<std::uint8_t>(Reason::kMemlock);
+  slot->peer_reason = static_cast<std::uint8_t>(Reason::kFork);
+  slot->descriptors_extra = 2;
+  slot->counters.tx_bytes[0] = 1;
+  slot->counters.tx_bytes[1] = 2;
+  slot->counters.rx_bytes[0] = 3;
+  slot->counters.rx_bytes[1] = 4;
+  slot->counters.tx_messages[0] = 5;
+  slot->counters.tx_messages[1] = 6;
+  slot->counters.rx_messages[0] = 7;
+  slot->counters.rx_messages[1] = 8;
+  slot->stalls = 9;
+  slot->promotions = 10;
+  slot->resumptions = 11;
+
+  const ProcessReport process = read_own(folder);
+  ASSERT_EQ(process.streams.size(), 1U);
+  const StreamReport& stream = process.streams[0];
+  EXPECT_EQ(stream.id, 41U);
+  EXPECT_EQ(stream.fd, 5);
+  EXPECT_TRUE(stream.accepted);
+  EXPECT_EQ(stream.local.to_string(), "10.9.1.1:23306");
+  EXPECT_EQ(stream.remote.to_string(), "10.9.0.1:40000");
+  EXPECT_EQ(stream.rule, "demo");
+  EXPECT_EQ(stream.state, State::kOnChannel);
+  EXPECT_EQ(stream.reason, Reason::kMemlock);
+  EXPECT_EQ(stream.peer_reason, Reason::kFork);
+  EXPECT_EQ(stream.carrier(), Carrier::kRdma);
+  EXPECT_STREQ(stream.channel.device, "rxe1");
+  EXPECT_STREQ(stream.channel.gid, "::ffff:10.9.1.1");
+  EXPECT_EQ(stream.channel.qpn, 17U);
+  EXPECT_EQ(stream.channel.peer_qpn, 18U);
+  EXPECT_EQ(stream.channel.traffic_class, 106U);
+  EXPECT_EQ(stream.channel.path_mtu, 4096U);
+  EXPECT_EQ(stream.channel.pinned_bytes, 524288U);
+  EXPECT_EQ(stream.channel.descriptors, 3U);
+  EXPECT_EQ(stream.extra_descriptors, 2U);
+  EXPECT_EQ(stream.traffic.tcp.tx_bytes, 1U);
+  EXPECT_EQ(stream.traffic.channel.tx_bytes, 2U);
+  EXPECT_EQ(stream.traffic.tcp.rx_bytes, 3U);
+  EXPECT_EQ(stream.traffic.channel.rx_bytes, 4U);
+  EXPECT_EQ(stream.traffic.tcp.tx_messages, 5U);
+  EXPECT_EQ(stream.traffic.channel.tx_messages, 6U);
+  EXPECT_EQ(stream.traffic.tcp.rx_messages, 7U);
+  EXPECT_EQ(stream.traffic.channel.rx_messages, 8U);
+  EXPECT_EQ(stream.stalls, 9U);
+  EXPECT_EQ(stream.promotions, 10U);
+  EXPECT_EQ(stream.resumptions, 11U);
+}
+
+TEST(SegmentReader, TheHeaderComesBack) {
+  const TempFolder folder;
+  const auto segment = make_segment(folder);
+  stats::SegmentHeader& header = segment->header();
+  header.policy_status = static_cast<std::uint32_t>(stats::PolicyStatus::kLoaded);
+  header.policy_rules = 3;
+  std::snprintf(header.policy_detail, sizeof header.policy_detail, "/etc/ringroad/policy.toml");
+  header.streams_opened = 12;
+  header.streams_promoted = 10;
+  header.unlisted = 1;
+  header.promotions_refused[static_cast<unsigned>(Reason::kMemlock)] = 2;
+
+  const ProcessReport process = read_own(folder);
+  EXPECT_EQ(process.policy_status, stats::PolicyStatus::kLoaded);
+  EXPECT_EQ(process.policy_rules, 3U);
+  EXPECT_EQ(process.policy_detail, "/etc/ringroad/policy.toml");
+  EXPECT_EQ(process.streams_opened, 12U);
+  EXPECT_EQ(process.streams_promoted, 10U);
+  EXPECT_EQ(process.unlisted, 1U);
+  EXPECT_EQ(process.promotions_refused[static_cast<unsigned>(Reason::kMemlock)], 2U);
+}
+
+TEST(SegmentReader, TheChannelIsTheCarrierOnlyWhileItCarriesSomething) {
+  StreamReport stream;
+  stream.channel.carrier = Carrier::kShm;
+  for (const State state : {State::kOnTcp, State::kConnecting, State::kSwitching, State::kReset}) {
+    stream.state = state;
+    EXPECT_EQ(stream.carrier(), Carrier::kTcp) << state_name(state);
+  }
+  for (const State state : {State::kOnChannel, State::kResuming}) {
+    stream.state = state;
+    EXPECT_EQ(stream.carrier(), Carrier::kShm) << state_name(state);
+  }
+}
+
+TEST(SegmentReader, TotalsAreThoseOfClosedAndLiveStreams) {
+  const TempFolder folder;
+  const auto segment = make_segment(folder);
+  StreamSlot* closing = add_stream(*segment, 1, "127.0.0.1", 1, "127.0.0.1", 2);
+  Counters::add(closing->counters.tx_bytes[0], 100);
+  Counters::add(closing->counters.rx_messages[1], 5);
+  segment->release(closing);
+  StreamSlot* live = add_stream(*segment, 2, "127.0.0.1", 1, "127.0.0.1", 3);
+  Counters::add(live->counters.tx_bytes[0], 11);
+  Counters::add(live->counters.tx_bytes[1], 7);
+
+  const ProcessReport process = read_own(folder);
+  ASSERT_EQ(process.streams.size(), 1U);
+  EXPECT_EQ(process.streams[0].id, 2U);
+  EXPECT_EQ(process.closed.tcp.tx_bytes, 100U);
+  EXPECT_EQ(process.totals().tcp.tx_bytes, 111U);
+  EXPECT_EQ(process.totals().channel.tx_bytes, 7U);
+  EXPECT_EQ(process.totals().channel.rx_messages, 5U);
+  EXPECT_EQ(process.totals().sum().tx_bytes, 118U);
+}
+
+TEST(SegmentReader, StreamsComeInTheOrderTheyWereOpened) {
+  const TempFolder folder;
+  const auto segment = make_segment(folder);
+  StreamSlot* first = add_stream(*segment, 1, "127.0.0.1", 1, "127.0.0.1", 2);
+  add_stream(*segment, 2, "127.0.0.1", 1, "127.0.0.1", 3);
+  segment->release(first);
+  add_stream(*segment, 3, "127.0.0.1", 1, "127.0.0.1", 4);  // in the first one's slot
+  const ProcessReport process = read_own(folder);
+  ASSERT_EQ(process.streams.size(), 2U);
+  EXPECT_EQ(process.streams[0].id, 2U);
+  EXPECT_EQ(process.streams[1].id, 3U);
+}
+
+TEST(SegmentReader, ASlotThatStaysInTheMiddleOfAChangeIsLeftOutAndCounted) {
+  const TempFolder folder;
+  const auto segment = make_segment(folder);
+  StreamSlot* torn = add_stream(*segment, 1, "127.0.0.1", 1, "127.0.0.1", 2);
+  add_stream(*segment, 2, "127.0.0.1", 1, "127.0.0.1", 3);
+  Segment::begin(*torn);  // and there the process was stopped
+  ProcessReport process = read_own(folder);
+  ASSERT_EQ(process.streams.size(), 1U);
+  EXPECT_EQ(process.streams[0].id, 2U);
+  EXPECT_EQ(process.unreadable, 1U);
+
+  Segment::end(*torn);
+  process = read_own(folder);
+  EXPECT_EQ(process.streams.size(), 2U);
+  EXPECT_EQ(process.unreadable, 0U);
+}
+
+TEST(SegmentReader, ManySlotsInTheMiddleOfAChangeDoNotHoldItUp) {
+  const TempFolder folder;
+  const auto segment = make_segment(folder);
+  for (std::uint64_t i = 0; i < 2000; ++i) {
+    Segment::begin(*add_stream(*segment, i, "127.0.0.1", 1, "127.0.0.1", 2));
+  }
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_EQ(read_own(folder).unreadable, 2000U);
+  // A retry for each would take 2000 times as long as one torn slot may.
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+}
+
+TEST(SegmentReader, AnIdentityIsNeverHalfOfOneStreamAndHalfOfAnother) {
+  const TempFolder folder;
+  const auto segment = make_segment(folder);
+  StreamSlot* slot = add_stream(*segment, 0, "127.0.0.1", 0, "127.0.0.1", 0);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (std::uint64_t i = 0; !stop; ++i) {
+      Segment::begin(*slot);
+      slot->id = i;
+      slot->fd = static_cast<int>(i % 60000);
+      slot->local.port = static_cast<std::uint16_t>(i % 60000);
+      slot->channel.qpn = static_cast<std::uint32_t>(i % 60000);
+      Segment::end(*slot);
+    }
+  });
+  unsigned seen = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const ProcessReport process = read_own(folder);
+    for (const StreamReport& stream : process.streams) {
+      ++seen;
+      const auto expected = static_cast<unsigned>(stream.id % 60000);
+      if (static_cast<unsigned>(stream.fd) != expected || stream.local.port != expected ||
+          stream.channel.qpn != expected) {
+        ADD_FAILURE() << "id " << stream.id << ", fd " << stream.fd << ", port "
+                      << stream.local.port << ", qpn " << stream.channel.qpn;
+        i = 3000;
+      }
+    }
+  }
+  stop = true;
+  writer.join();
+  EXPECT_GT(seen, 0U);
+}
+
+TEST(SegmentReader, TotalsNeverFallNorCountTwiceWhileStreamsClose) {
+  constexpr int kStreams = 1000;
+  constexpr std::uint64_t kBytes = 1000;
+  const TempFolder folder;
+  const auto segment = make_segment(folder);
+  // Many slots, so that a reading takes long enough to meet a closing stream.
+  for (std::uint64_t i = 0; i < 50; ++i) add_stream(*segment, i, "127.0.0.1", 1, "127.0.0.1", 2);
+  std::atomic<std::uint64_t> begun{0};
+  std::atomic<bool> done{false};
+  std::thread program([&] {
+    for (int i = 0; i < kStreams; ++i) {
+      StreamSlot* slot = add_stream(*segment, 100, "127.0.0.1", 1, "127.0.0.1", 2);
+      begun += kBytes;
+      Counters::add(slot->counters.tx_bytes[1], kBytes);
+      // A program's pace: streams that close faster than they can be read are not promised.
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+      segment->release(slot);
+    }
+    done = true;
+  });
+  std::uint64_t last = 0;
+  bool right = true;
+  while (!done && right) {
+    const std::uint64_t now = read_own(folder).totals().channel.tx_bytes;
+    const std::uint64_t most = begun;
+    right = now >= last && now <= most;
+    EXPECT_TRUE(right) << "after " << last << " came " << now << ", of " << most;
+    last = now;
+  }
+  program.join();
+  EXPECT_EQ(read_own(folder).totals().channel.tx_bytes, kStreams * kBytes);
+}
+
+}  // namespace
+}  // namespace ringroad::cli
