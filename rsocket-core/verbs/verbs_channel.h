@@ -1,0 +1,150 @@
+// A channel over a queue pair: RDMA WRITE WITH IMMEDIATE into the peer's receive ring for data,
+// 32-byte SENDs for control, flow control as in flow.h.
+//
+// Two locks, taken in this order and never held across a call that waits in the kernel:
+//   receive_mutex_  the receive completion queue, reposting, what the peer has acknowledged
+//   send_mutex_     the send queue and its completion queue, what the peer has been told
+// The stream's own TX and RX locks stand outside both. A progress() that finds receive_mutex_ taken
+// leaves a mark and returns; whoever holds the lock looks at the mark after letting go of it.
+//
+// Failure comes in two steps, so that what arrived before it is not lost: a reason is *requested*
+// (by an error completion, by the CM, by fail()), which stops the queue pair, and it takes effect
+// once the receive completion queue has been emptied. A peer that breaks the protocol is believed
+// nothing more: then it takes effect at once.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "rsocket-core/channel.h"
+#include "rsocket-core/mutex.h"
+#include "rsocket-core/verbs/channel_registry.h"
+#include "rsocket-core/verbs/flow.h"
+#include "rsocket-core/verbs/queue_pair.h"
+
+namespace ringroad {
+
+class VerbsChannel final : public Channel {
+ public:
+  // Null with a reason. `id` stays the caller's until established().
+  static std::unique_ptr<VerbsChannel> create(const VerbsHost& host,
+                                              std::shared_ptr<EventChannel> events,
+                                              std::shared_ptr<ChannelRegistry> registry,
+                                              PromotionId promotion, rdma_cm_id* id,
+                                              std::shared_ptr<ProtectionDomain> domain,
+                                              std::size_t ring_bytes, Reason& why) noexcept;
+  ~VerbsChannel() override;
+
+  // Fills in what the peer must know of this end's ring.
+  void describe(Hello& hello) const noexcept;
+  // kNone when `hello` is one that this channel can work with.
+  Reason check_peer(const Hello& hello) const noexcept;
+  // Both ends are connected. REQUIRES: check_peer(peer) gave kNone. Takes `id` over, and enters the
+  // registry (false: out of memory).
+  bool established(CmId id, const Hello& peer) noexcept;
+  const ibv_context* device() const noexcept { return queues_.qp()->context; }
+  // The connection manager or the device says that it is over. Any thread; returns when failed().
+  void end(Reason reason) noexcept RR_EXCLUDES(receive_mutex_, send_mutex_);
+
+  View tx_view() noexcept override;
+  void commit(std::size_t n) noexcept override RR_EXCLUDES(send_mutex_);
+  bool send_control(const ControlMessage& message) noexcept override RR_EXCLUDES(send_mutex_);
+  void flush() noexcept override RR_EXCLUDES(send_mutex_);
+  View tx_replay(std::uint64_t offset) noexcept override;
+
+  View rx_view() noexcept override;
+  void consume(std::size_t n) noexcept override RR_EXCLUDES(send_mutex_);
+
+  std::uint64_t tx_head() const noexcept override { return tx_head_.load(kAcquire); }
+  std::uint64_t tx_posted() const noexcept override { return tx_posted_.load(kAcquire); }
+  std::uint64_t tx_consumed() const noexcept override { return tx_consumed_.load(kAcquire); }
+  std::uint64_t rx_head() const noexcept override { return rx_head_.load(kAcquire); }
+  std::uint64_t rx_consumed() const noexcept override { return rx_consumed_.load(kAcquire); }
+
+  void progress() noexcept override RR_EXCLUDES(receive_mutex_, send_mutex_);
+  bool control_pending() const noexcept override {
+    return controls_waiting_.load(std::memory_order_relaxed) != 0;
+  }
+  bool take_control(ControlMessage& out) noexcept override RR_EXCLUDES(control_mutex_);
+  int wait_fd() const noexcept override { return queues_.completions()->fd; }
+  bool arm() noexcept override RR_EXCLUDES(receive_mutex_, send_mutex_);
+  void drain() noexcept override RR_EXCLUDES(receive_mutex_);
+  bool delivered() noexcept override RR_EXCLUDES(send_mutex_);
+  bool failed() const noexcept override { return failure() != Reason::kNone; }
+  Reason failure() const noexcept override { return failure_.load(kAcquire); }
+  void fail(Reason reason) noexcept override { end(reason); }
+  void info(ChannelInfo& out) const noexcept override;
+
+ private:
+  static constexpr auto kAcquire = std::memory_order_acquire;
+  static constexpr auto kRelease = std::memory_order_release;
+
+  VerbsChannel(const VerbsHost& host, std::shared_ptr<EventChannel> events,
+               std::shared_ptr<ChannelRegistry> registry, PromotionId promotion,
+               std::size_t ring_bytes) noexcept;
+
+  // ---- verbs_send.cc
+  bool send_slot_free(std::uint32_t reserve) noexcept RR_REQUIRES(send_mutex_);
+  void collect_sends() noexcept RR_REQUIRES(send_mutex_);
+  void post_data() noexcept RR_REQUIRES(send_mutex_);
+  void post_owed_credit() noexcept RR_REQUIRES(send_mutex_);
+  bool post_control(ControlMessage message) noexcept RR_REQUIRES(send_mutex_);
+  bool post(ibv_send_wr& request, bool signalled) noexcept RR_REQUIRES(send_mutex_);
+  FlowCounts counts() const noexcept;
+  FlowCounts told() const noexcept;
+  void set_told(const FlowCounts& counts) noexcept RR_REQUIRES(send_mutex_);
+  bool owes() const noexcept;
+
+  // ---- verbs_receive.cc
+  bool poll_receives() noexcept RR_REQUIRES(receive_mutex_) RR_EXCLUDES(send_mutex_);
+  bool take_in(const ibv_wc& completion) noexcept RR_REQUIRES(receive_mutex_);
+  bool take_data(std::uint32_t bytes, std::uint32_t immediate) noexcept RR_REQUIRES(receive_mutex_);
+  bool take_message(const ControlMessage& message) noexcept RR_REQUIRES(receive_mutex_);
+  bool take_counts(const FlowCounts& counts) noexcept RR_REQUIRES(receive_mutex_);
+  bool serve_marks() noexcept RR_EXCLUDES(receive_mutex_, send_mutex_);
+  // Any thread, with or without the locks.
+  void request_failure(Reason reason) noexcept;
+
+  const std::shared_ptr<ChannelRegistry> registry_;
+  const PromotionId promotion_;
+  const unsigned shift_;
+  QueuePair queues_;
+  bool registered_ = false;
+  std::uint64_t peer_ring_ = 0;
+  std::uint32_t peer_rkey_ = 0;
+  ChannelInfo info_;
+
+  // Each line is written by one side and read by others.
+  alignas(64) std::atomic<std::uint64_t> tx_head_{0};    // TX
+  std::atomic<std::uint64_t> tx_posted_{0};              // send_mutex_
+  alignas(64) std::atomic<std::uint64_t> rx_head_{0};    // receive_mutex_
+  std::atomic<std::uint64_t> tx_consumed_{0};            // receive_mutex_
+  std::atomic<std::uint32_t> reposted_{0};               // receive_mutex_
+  alignas(64) std::atomic<std::uint64_t> rx_consumed_{0};  // RX
+
+  alignas(64) Mutex receive_mutex_;
+  std::atomic<std::uint32_t> look_again_{0};
+  bool armed_ RR_GUARDED_BY(receive_mutex_) = false;
+
+  alignas(64) Mutex send_mutex_;
+  SendWindow window_;
+  std::uint64_t posted_sends_ RR_GUARDED_BY(send_mutex_) = 0;     // work requests, ever
+  std::uint64_t completed_sends_ RR_GUARDED_BY(send_mutex_) = 0;  // known to be complete
+  std::uint64_t last_signalled_ RR_GUARDED_BY(send_mutex_) = 0;   // posted_sends_ after it
+  std::uint64_t last_stream_send_ RR_GUARDED_BY(send_mutex_) = 0;  // data or the stream's control
+  std::atomic<bool> awaits_send_{false};  // somebody waits for a send's completion
+  std::atomic<std::uint32_t> told_reposted_{0};                    // send_mutex_
+  std::atomic<std::uint64_t> told_consumed_{0};                    // send_mutex_
+
+  Mutex control_mutex_;
+  std::array<ControlMessage, kStreamReserve> controls_ RR_GUARDED_BY(control_mutex_);
+  std::uint32_t controls_taken_ RR_GUARDED_BY(control_mutex_) = 0;
+  std::atomic<std::uint32_t> controls_waiting_{0};
+
+  std::atomic<Reason> requested_failure_{Reason::kNone};
+  std::atomic<Reason> failure_{Reason::kNone};
+};
+
+}  // namespace ringroad

@@ -1,0 +1,278 @@
+// The steps of a promotion (verbs_transport.h draws them).
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "rsocket-core/sys.h"
+#include "rsocket-core/verbs/verbs_transport.h"
+
+namespace ringroad {
+namespace {
+
+// Local questions: the neighbour table and, on RoCE, nothing else.
+constexpr int kResolveMs = 500;
+// From connect() to the outcome, and from accept() to the connector's RTU.
+constexpr std::int64_t kPromotionNs = 2'000'000'000;
+// The local ACK timeout is 4.096 us * 2^14 = 67 ms (IBTA 1.4, 9.7.6.1.3). With 7 retries a send to a
+// dead peer fails after about half a second; devices may take up to four times as long.
+constexpr std::uint8_t kAckTimeout = 14;
+constexpr std::uint8_t kRetries = 7;
+// Receivers post ahead of their credits, so RNR does not happen; 7 means for ever, lest a device
+// that is slow to see a posted receive ends the connection.
+constexpr std::uint8_t kRnrRetries = 7;
+// Reject reasons of the CM (IBTA 1.4, table 111).
+constexpr int kRejectInvalidServiceId = 8;
+constexpr int kRejectByConsumer = 28;
+
+bool set_options(rdma_cm_id* id, bool has_traffic_class, std::uint8_t traffic_class) noexcept {
+  std::uint8_t timeout = kAckTimeout;
+  // Kernels before 5.3 do not know it; theirs is longer.
+  rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
+  return !has_traffic_class || rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS,
+                                               &traffic_class, sizeof traffic_class) == 0;
+}
+
+rdma_conn_param connection_parameters(const Hello& hello) noexcept {
+  rdma_conn_param param{};
+  param.private_data = &hello;
+  param.private_data_len = sizeof hello;
+  param.flow_control = 1;
+  param.retry_count = kRetries;
+  param.rnr_retry_count = kRnrRetries;
+  return param;
+}
+
+bool is_device(const rdma_cm_id* id, const char* wanted) noexcept {
+  return wanted[0] == '\0' || std::strcmp(wanted, ibv_get_device_name(id->verbs->device)) == 0;
+}
+
+}  // namespace
+
+void VerbsTransport::connect(PromotionId id, const ConnectParams& params) noexcept {
+  Attempts::iterator attempt;
+  try {
+    attempt = attempts_.emplace(id, Attempt{}).first;
+  } catch (const std::bad_alloc&) {
+    host_.events->on_refused(*this, id, Reason::kNoMemory, Reason::kNone);
+    return;
+  }
+  const Reason why = start(id, params, attempt->second);
+  if (why != Reason::kNone) {
+    give_up(attempt, why, Reason::kNone);
+    return;
+  }
+  set_timer();
+}
+
+Reason VerbsTransport::start(PromotionId id, const ConnectParams& params,
+                             Attempt& attempt) noexcept {
+  attempt.params = params;
+  attempt.deadline_ns = sys::now_ns() + kPromotionNs;
+  rdma_cm_id* raw = nullptr;
+  if (rdma_create_id(events_->get(), &raw, reinterpret_cast<void*>(id), RDMA_PS_TCP) != 0) {
+    return reason_of_errno(errno, false);
+  }
+  attempt.cm_id.reset(raw);
+  if (!set_options(raw, params.has_traffic_class, params.traffic_class)) {
+    return reason_of_errno(errno, false);
+  }
+  Endpoint from = params.tuple.local;
+  from.port = 0;
+  sockaddr_storage source{};
+  sockaddr_storage destination{};
+  from.to_sockaddr(source);
+  params.tuple.remote.to_sockaddr(destination);
+  return rdma_resolve_addr(raw, reinterpret_cast<sockaddr*>(&source),
+                           reinterpret_cast<sockaddr*>(&destination), kResolveMs) == 0
+             ? Reason::kNone
+             : reason_of_errno(errno, false);
+}
+
+void VerbsTransport::advance(Attempts::iterator attempt, const CmEvent& event) noexcept {
+  Attempt& state = attempt->second;
+  Reason why = Reason::kQpError;
+  Reason peer_reason = Reason::kNone;
+  switch (event.type) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+      why = state.step == Step::kResolvingAddress ? on_address(state) : Reason::kQpError;
+      break;
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+      why = state.step == Step::kResolvingRoute ? on_route(attempt->first, state)
+                                                : Reason::kQpError;
+      break;
+    case RDMA_CM_EVENT_ESTABLISHED:
+      on_established(attempt, event);
+      return;
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+      break;
+    case RDMA_CM_EVENT_ADDR_ERROR:
+    case RDMA_CM_EVENT_ROUTE_ERROR:
+      why = reason_of_errno(event.status < 0 ? -event.status : event.status, false);
+      if (why == Reason::kQpError) why = Reason::kNoRdmaDevice;
+      break;
+    case RDMA_CM_EVENT_UNREACHABLE:
+      why = Reason::kTimeout;
+      break;
+    case RDMA_CM_EVENT_REJECTED:
+      if (state.step != Step::kConnecting) {
+        why = Reason::kPeerGone;  // the connector went away
+      } else if (event.status == kRejectInvalidServiceId) {
+        why = Reason::kPeerHasNoRingroad;
+      } else {
+        why = Reason::kPeerRefused;
+        if (event.status == kRejectByConsumer) {
+          peer_reason = parse_refusal(event.private_data, event.private_bytes);
+          if (peer_reason == Reason::kPeerRefused) peer_reason = Reason::kNone;
+        }
+      }
+      break;
+    case RDMA_CM_EVENT_DISCONNECTED:
+      why = Reason::kPeerGone;
+      break;
+    default:
+      break;
+  }
+  if (why != Reason::kNone) give_up(attempt, why, peer_reason);
+}
+
+Reason VerbsTransport::on_address(Attempt& attempt) noexcept {
+  if (!is_device(attempt.cm_id.get(), attempt.params.device)) return Reason::kNoRdmaDevice;
+  attempt.step = Step::kResolvingRoute;
+  return rdma_resolve_route(attempt.cm_id.get(), kResolveMs) == 0 ? Reason::kNone
+                                                                  : reason_of_errno(errno, false);
+}
+
+Reason VerbsTransport::on_route(PromotionId id, Attempt& attempt) noexcept {
+  if (const Reason why = make_channel(id, attempt, attempt.params.ring_bytes);
+      why != Reason::kNone) {
+    return why;
+  }
+  Hello hello;
+  hello.tcp_port = attempt.params.tuple.local.port;
+  hello.nonce = attempt.params.nonce;
+  attempt.channel->describe(hello);
+  attempt.step = Step::kConnecting;
+  rdma_conn_param param = connection_parameters(hello);
+  return rdma_connect(attempt.cm_id.get(), &param) == 0 ? Reason::kNone
+                                                        : reason_of_errno(errno, false);
+}
+
+void VerbsTransport::accept(PromotionId id, const AcceptParams& params) noexcept {
+  const auto attempt = attempts_.find(id);
+  if (attempt == attempts_.end() || attempt->second.step != Step::kRequested) return;
+  const Reason why = answer(id, attempt->second, params);
+  if (why == Reason::kNone) {
+    set_timer();
+    return;
+  }
+  Refusal refusal;
+  refusal.reason = static_cast<std::uint8_t>(why);
+  rdma_reject(attempt->second.cm_id.get(), &refusal, sizeof refusal);
+  give_up(attempt, why, Reason::kNone);
+}
+
+Reason VerbsTransport::answer(PromotionId id, Attempt& attempt,
+                              const AcceptParams& params) noexcept {
+  rdma_cm_id* cm_id = attempt.cm_id.get();
+  if (!is_device(cm_id, params.device)) return Reason::kNoRdmaDevice;
+  if (!set_options(cm_id, params.has_traffic_class, params.traffic_class)) {
+    return reason_of_errno(errno, false);
+  }
+  if (const Reason why = make_channel(id, attempt, attempt.peer.ring_bytes);
+      why != Reason::kNone) {
+    return why;
+  }
+  if (const Reason why = attempt.channel->check_peer(attempt.peer); why != Reason::kNone) {
+    return why;
+  }
+  Hello hello;
+  hello.tcp_port = ntohs(rdma_get_src_port(cm_id));
+  hello.nonce = params.nonce;
+  attempt.channel->describe(hello);
+  attempt.step = Step::kAccepting;
+  attempt.deadline_ns = sys::now_ns() + kPromotionNs;
+  rdma_conn_param param = connection_parameters(hello);
+  return rdma_accept(cm_id, &param) == 0 ? Reason::kNone : reason_of_errno(errno, false);
+}
+
+void VerbsTransport::on_established(Attempts::iterator attempt, const CmEvent& event) noexcept {
+  const PromotionId id = attempt->first;
+  Attempt& state = attempt->second;
+  Reason why = state.channel == nullptr ? Reason::kQpError : Reason::kNone;
+  if (why == Reason::kNone && state.step == Step::kConnecting) {
+    why = parse_hello(event.private_data, event.private_bytes, state.peer);
+    if (why == Reason::kNone) why = state.channel->check_peer(state.peer);
+    if (why == Reason::kNone && state.peer.tcp_port != state.params.tuple.remote.port) {
+      why = Reason::kBadRequest;
+    }
+  }
+  if (why == Reason::kNone && !state.channel->established(std::move(state.cm_id), state.peer)) {
+    why = Reason::kNoMemory;
+  }
+  if (why != Reason::kNone) {
+    give_up(attempt, why, Reason::kNone);
+    return;
+  }
+  const Nonce peer_nonce = state.peer.nonce;
+  std::unique_ptr<VerbsChannel> channel = std::move(state.channel);
+  attempts_.erase(attempt);
+  host_.events->on_channel(*this, id, peer_nonce, std::move(channel));
+}
+
+void VerbsTransport::refuse(PromotionId id, Reason reason) noexcept {
+  const auto attempt = attempts_.find(id);
+  if (attempt == attempts_.end() || attempt->second.step != Step::kRequested) return;
+  Refusal refusal;
+  refusal.reason = static_cast<std::uint8_t>(reason);
+  rdma_reject(attempt->second.cm_id.get(), &refusal, sizeof refusal);
+  attempts_.erase(attempt);
+}
+
+void VerbsTransport::cancel(PromotionId id) noexcept { attempts_.erase(id); }
+
+void VerbsTransport::give_up(Attempts::iterator attempt, Reason reason,
+                             Reason peer_reason) noexcept {
+  const PromotionId id = attempt->first;
+  attempts_.erase(attempt);
+  host_.events->on_refused(*this, id, reason, peer_reason);
+}
+
+Reason VerbsTransport::adopt_device(ibv_context* device) noexcept {
+  for (const Device& known : devices_) {
+    if (known.context == device) return Reason::kNone;
+  }
+  try {
+    devices_.reserve(devices_.size() + 1);
+  } catch (const std::bad_alloc&) {
+    return Reason::kNoMemory;
+  }
+  device->cmd_fd = host_.adopt_fd(device->cmd_fd);
+  device->async_fd = host_.adopt_fd(device->async_fd);
+  const int flags = sys::fcntl(device->async_fd, F_GETFL);
+  if (flags < 0 || sys::fcntl(device->async_fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+      !watch(device->async_fd)) {
+    return Reason::kNoDescriptors;
+  }
+  devices_.push_back({device, device->async_fd});
+  return Reason::kNone;
+}
+
+Reason VerbsTransport::make_channel(PromotionId id, Attempt& attempt,
+                                    std::uint32_t ring_bytes) noexcept {
+  rdma_cm_id* cm_id = attempt.cm_id.get();
+  if (!valid_ring_bytes(ring_bytes)) return Reason::kBadRequest;
+  if (const Reason why = adopt_device(cm_id->verbs); why != Reason::kNone) return why;
+  Endpoint peer;
+  if (!Endpoint::from_sockaddr(rdma_get_peer_addr(cm_id), sizeof(sockaddr_storage), peer)) {
+    return Reason::kBadRequest;
+  }
+  std::shared_ptr<ProtectionDomain> domain = domains_.get(cm_id->verbs, peer.addr);
+  if (domain == nullptr) return reason_of_errno(errno, false);
+  Reason why = Reason::kNone;
+  attempt.channel = VerbsChannel::create(host_, events_, registry_, id, cm_id, std::move(domain),
+                                         ring_bytes, why);
+  return why;
+}
+
+}  // namespace ringroad

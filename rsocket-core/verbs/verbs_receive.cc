@@ -1,0 +1,150 @@
+// The receiving half of a VerbsChannel.
+#include <endian.h>
+
+#include <array>
+
+#include "rsocket-core/verbs/verbs_channel.h"
+
+namespace ringroad {
+namespace {
+
+constexpr int kPollBatch = 16;
+
+// Whether the fields that depend on nothing are as wire.h draws them.
+bool well_formed(const ControlMessage& message) noexcept {
+  const bool known = message.type >= static_cast<std::uint8_t>(ControlType::kCredit) &&
+                     message.type <= static_cast<std::uint8_t>(ControlType::kFin);
+  const bool credit = message.type == static_cast<std::uint8_t>(ControlType::kCredit);
+  return known && message.zero16 == 0 && message.zero64 == 0 &&
+         message.reason < static_cast<std::uint8_t>(Reason::kCount) &&
+         (!credit || (message.value == 0 && message.reason == 0));
+}
+
+}  // namespace
+
+Channel::View VerbsChannel::rx_view() noexcept {
+  const std::uint64_t from = rx_consumed_.load(std::memory_order_relaxed);
+  return {queues_.receive_ring().at(from), rx_head() - from};
+}
+
+void VerbsChannel::consume(std::size_t n) noexcept {
+  rx_consumed_.store(rx_consumed_.load(std::memory_order_relaxed) + n, kRelease);
+  if (!owes()) return;
+  MutexLock lock(send_mutex_);
+  post_owed_credit();
+}
+
+void VerbsChannel::progress() noexcept {
+  look_again_.exchange(1, std::memory_order_seq_cst);
+  serve_marks();
+}
+
+// The mark is set before the lock is tried, and read (by a read-modify-write, which is ordered
+// against the exchange above) after the lock was let go: of two threads that meet, one sees the
+// other.
+bool VerbsChannel::serve_marks() noexcept {
+  bool arrived = false;
+  while (look_again_.fetch_add(0, std::memory_order_seq_cst) != 0) {
+    if (!receive_mutex_.try_lock()) break;
+    look_again_.exchange(0, std::memory_order_seq_cst);
+    arrived |= poll_receives();
+    receive_mutex_.unlock();
+  }
+  return arrived;
+}
+
+bool VerbsChannel::poll_receives() noexcept {
+  if (failed()) return false;
+  bool arrived = false;
+  Reason requested;
+  do {
+    requested = requested_failure_.load(kAcquire);
+    std::array<ibv_wc, kPollBatch> done;
+    int n;
+    while ((n = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data())) > 0) {
+      arrived = true;
+      std::array<std::uint32_t, kPollBatch> slots;
+      std::uint32_t used = 0;
+      for (int i = 0; i < n; ++i) {
+        const ibv_wc& completion = done[static_cast<std::size_t>(i)];
+        if (completion.status != IBV_WC_SUCCESS) {
+          request_failure(Reason::kQpError);
+          continue;
+        }
+        if (!take_in(completion)) {
+          request_failure(Reason::kBadRequest);
+          failure_.store(requested_failure_.load(kAcquire), kRelease);
+          return true;
+        }
+        slots[used++] = static_cast<std::uint32_t>(completion.wr_id);
+      }
+      if (requested_failure_.load(kAcquire) != Reason::kNone) continue;
+      if (!queues_.post_receives(slots.data(), used)) {
+        request_failure(Reason::kQpError);
+      } else {
+        reposted_.fetch_add(used, kRelease);
+      }
+    }
+    if (n < 0) request_failure(Reason::kQpError);
+  } while (requested_failure_.load(kAcquire) != requested);
+
+  if (requested != Reason::kNone) {
+    failure_.store(requested, kRelease);
+    return true;
+  }
+  if (tx_posted() != tx_head() || owes()) {
+    MutexLock lock(send_mutex_);
+    post_data();
+    post_owed_credit();
+  }
+  return arrived;
+}
+
+bool VerbsChannel::take_in(const ibv_wc& completion) noexcept {
+  switch (completion.opcode) {
+    case IBV_WC_RECV_RDMA_WITH_IMM:
+      return take_data(completion.byte_len, be32toh(completion.imm_data));
+    case IBV_WC_RECV:
+      return completion.byte_len == sizeof(ControlMessage) &&
+             (completion.wc_flags & IBV_WC_WITH_IMM) == 0 &&
+             take_message(*queues_.receive_slot(completion.wr_id));
+    default:
+      return false;
+  }
+}
+
+bool VerbsChannel::take_counts(const FlowCounts& counts) noexcept {
+  if (!window_.acked(counts.reposted)) return false;
+  tx_consumed_.store(counts.consumed, kRelease);
+  return true;
+}
+
+bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate) noexcept {
+  const std::uint64_t head = rx_head_.load(std::memory_order_relaxed);
+  if (bytes == 0 || bytes > ring_bytes() - (head - rx_consumed())) return false;
+  FlowCounts counts;
+  if (!decode_immediate(immediate, shift_, window_.acked_count(), window_.outstanding(),
+                        tx_consumed(), tx_posted(), counts) ||
+      !take_counts(counts)) {
+    return false;
+  }
+  rx_head_.store(head + bytes, kRelease);
+  return true;
+}
+
+bool VerbsChannel::take_message(const ControlMessage& message) noexcept {
+  const std::uint64_t newly_consumed = message.consumed - tx_consumed();
+  if (!well_formed(message) || newly_consumed > tx_posted() - tx_consumed() ||
+      !take_counts({message.credits, message.consumed})) {
+    return false;
+  }
+  if (message.type == static_cast<std::uint8_t>(ControlType::kCredit)) return true;
+  MutexLock lock(control_mutex_);
+  const std::uint32_t waiting = controls_waiting_.load(std::memory_order_relaxed);
+  if (waiting == controls_.size()) return false;
+  controls_[(controls_taken_ + waiting) % controls_.size()] = message;
+  controls_waiting_.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+}  // namespace ringroad

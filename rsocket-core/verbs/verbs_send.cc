@@ -1,0 +1,181 @@
+// The sending half of a VerbsChannel.
+#include <endian.h>
+
+#include <algorithm>
+#include <array>
+
+#include "rsocket-core/verbs/verbs_channel.h"
+
+namespace ringroad {
+namespace {
+
+// Larger ones would keep the peer from reading while they are on the wire.
+constexpr std::uint64_t kMaxMessageBytes = 64 * 1024;
+// Data leaves these entries of the send queue to control messages.
+constexpr std::uint32_t kControlSlots = kCreditReserve + kStreamReserve;
+
+}  // namespace
+
+FlowCounts VerbsChannel::counts() const noexcept {
+  return {reposted_.load(kAcquire), rx_consumed_.load(kAcquire)};
+}
+
+FlowCounts VerbsChannel::told() const noexcept {
+  return {told_reposted_.load(std::memory_order_relaxed),
+          told_consumed_.load(std::memory_order_relaxed)};
+}
+
+void VerbsChannel::set_told(const FlowCounts& told_now) noexcept {
+  told_reposted_.store(told_now.reposted, std::memory_order_relaxed);
+  told_consumed_.store(told_now.consumed, std::memory_order_relaxed);
+}
+
+// A stale view of what was told can only be too low: the counts are looked at again under the lock.
+bool VerbsChannel::owes() const noexcept { return owes_credit(counts(), told(), ring_bytes()); }
+
+Channel::View VerbsChannel::tx_view() noexcept {
+  const std::uint64_t head = tx_head_.load(std::memory_order_relaxed);
+  return {queues_.transmit_ring().at(head), ring_bytes() - (head - tx_consumed())};
+}
+
+Channel::View VerbsChannel::tx_replay(std::uint64_t offset) noexcept {
+  return {queues_.transmit_ring().at(offset), tx_head() - offset};
+}
+
+void VerbsChannel::commit(std::size_t n) noexcept {
+  tx_head_.store(tx_head_.load(std::memory_order_relaxed) + n, kRelease);
+  MutexLock lock(send_mutex_);
+  post_data();
+}
+
+void VerbsChannel::flush() noexcept {
+  if (tx_posted() == tx_head()) return;
+  MutexLock lock(send_mutex_);
+  post_data();
+}
+
+bool VerbsChannel::send_control(const ControlMessage& message) noexcept {
+  MutexLock lock(send_mutex_);
+  if (failed() || !window_.may_send_control() || !post_control(message)) return false;
+  last_stream_send_ = posted_sends_;
+  return true;
+}
+
+bool VerbsChannel::send_slot_free(std::uint32_t reserve) noexcept {
+  if (posted_sends_ - completed_sends_ >= kSendSlots / 2) collect_sends();
+  const bool free = posted_sends_ - completed_sends_ < kSendSlots - reserve;
+  if (!free) awaits_send_.store(true, kRelease);
+  return free;
+}
+
+void VerbsChannel::collect_sends() noexcept {
+  std::array<ibv_wc, 16> done;
+  int n;
+  while ((n = ibv_poll_cq(queues_.send_cq(), static_cast<int>(done.size()), done.data())) > 0) {
+    for (int i = 0; i < n; ++i) {
+      const ibv_wc& completion = done[static_cast<std::size_t>(i)];
+      if (completion.status == IBV_WC_SUCCESS) {
+        completed_sends_ = completion.wr_id;
+      } else {
+        request_failure(Reason::kQpError);
+      }
+    }
+    awaits_send_.store(false, kRelease);
+  }
+  if (n < 0) request_failure(Reason::kQpError);
+}
+
+bool VerbsChannel::post(ibv_send_wr& request, bool signalled) noexcept {
+  ++posted_sends_;
+  request.wr_id = posted_sends_;
+  if (signalled || posted_sends_ - last_signalled_ >= kSignalEvery) {
+    request.send_flags |= IBV_SEND_SIGNALED;
+    last_signalled_ = posted_sends_;
+  }
+  ibv_send_wr* bad = nullptr;
+  if (ibv_post_send(queues_.qp(), &request, &bad) == 0) return true;
+  request_failure(Reason::kQpError);
+  return false;
+}
+
+void VerbsChannel::post_data() noexcept {
+  const std::uint64_t mask = ring_bytes() - 1;
+  while (!failed()) {
+    const std::uint64_t from = tx_posted_.load(std::memory_order_relaxed);
+    const std::uint64_t left = tx_head() - from;
+    if (left == 0 || !window_.may_send_data() || !send_slot_free(kControlSlots)) return;
+    const std::uint64_t to_ring_end = ring_bytes() - (from & mask);
+    const std::uint64_t n = std::min({left, to_ring_end, kMaxMessageBytes});
+
+    const FlowCounts now = counts();
+    ibv_sge bytes{};
+    bytes.addr = reinterpret_cast<std::uintptr_t>(queues_.transmit_ring().at(from));
+    bytes.length = static_cast<std::uint32_t>(n);
+    bytes.lkey = queues_.transmit_lkey();
+    ibv_send_wr request{};
+    request.sg_list = &bytes;
+    request.num_sge = 1;
+    request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    request.send_flags = n <= queues_.max_inline() ? static_cast<unsigned>(IBV_SEND_INLINE) : 0U;
+    request.imm_data = htobe32(encode_immediate(now, shift_));
+    request.wr.rdma.remote_addr = peer_ring_ + (from & mask);
+    request.wr.rdma.rkey = peer_rkey_;
+
+    // Before it is posted, for its acknowledgement is checked against these.
+    tx_posted_.store(from + n, kRelease);
+    window_.sent();
+    if (!post(request, false)) return;
+    last_stream_send_ = posted_sends_;
+    set_told(told_by_immediate(now, shift_));
+  }
+}
+
+void VerbsChannel::post_owed_credit() noexcept {
+  if (failed() || !owes() || !window_.may_send_credit()) return;
+  ControlMessage message;
+  message.type = static_cast<std::uint8_t>(ControlType::kCredit);
+  post_control(message);
+}
+
+bool VerbsChannel::post_control(ControlMessage message) noexcept {
+  if (!send_slot_free(0)) return false;
+  const FlowCounts now = counts();
+  message.credits = now.reposted;
+  message.consumed = now.consumed;
+  ControlMessage* slot = queues_.send_slot(posted_sends_);
+  *slot = message;
+  ibv_sge bytes{};
+  bytes.addr = reinterpret_cast<std::uintptr_t>(slot);
+  bytes.length = sizeof *slot;
+  bytes.lkey = queues_.control_lkey();
+  ibv_send_wr request{};
+  request.sg_list = &bytes;
+  request.num_sge = 1;
+  request.opcode = IBV_WR_SEND;
+  request.send_flags =
+      sizeof *slot <= queues_.max_inline() ? static_cast<unsigned>(IBV_SEND_INLINE) : 0U;
+  window_.sent();
+  if (!post(request, false)) return false;
+  set_told(now);
+  return true;
+}
+
+bool VerbsChannel::delivered() noexcept {
+  MutexLock lock(send_mutex_);
+  post_data();
+  collect_sends();
+  if (failed() || tx_posted() != tx_head()) return false;
+  if (completed_sends_ >= last_stream_send_) return true;
+  if (last_signalled_ < last_stream_send_ && send_slot_free(0)) {
+    // A write of nothing: takes no receive, and completes after all before it.
+    ibv_send_wr request{};
+    request.opcode = IBV_WR_RDMA_WRITE;
+    request.wr.rdma.remote_addr = peer_ring_;
+    request.wr.rdma.rkey = peer_rkey_;
+    post(request, true);
+  }
+  awaits_send_.store(true, kRelease);
+  return false;
+}
+
+}  // namespace ringroad

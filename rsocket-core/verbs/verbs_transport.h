@@ -1,0 +1,120 @@
+// Promotion by rdma_cm: a listener in RDMA_PS_TCP beside each TCP listener, and connections whose
+// private data are Hello and Refusal (wire.h).
+//
+//   connector                                   listener
+//   resolve address, resolve route
+//   queue pair, receives posted
+//   REQ{Hello} ───────────────────────────────▶ on_request()
+//                                               accept(): queue pair, receives posted
+//   on_channel()  ◀─────────────────────── REP{Hello}   or REJ{Refusal} ▶ on_refused()
+//   RTU ──────────────────────────────────────▶ on_channel()
+//
+// Every step has a deadline of its own (one timerfd), since the CM's run to a minute. event_fd() is
+// an epoll instance over the CM's events, the devices' asynchronous events and that timer.
+//
+// Descriptors of a process: 3 here (epoll, timer, CM), 2 a device, 1 a channel.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "rsocket-core/transport.h"
+#include "rsocket-core/verbs/channel_registry.h"
+#include "rsocket-core/verbs/queue_pair.h"
+#include "rsocket-core/verbs/verbs_channel.h"
+
+namespace ringroad {
+
+class VerbsTransport final : public Transport {
+ public:
+  // Null with a reason when the host has nothing to offer.
+  static std::unique_ptr<VerbsTransport> create(const VerbsHost& host, Reason& why) noexcept;
+  ~VerbsTransport() override;
+
+  Carrier carrier() const noexcept override { return Carrier::kRdma; }
+  int event_fd() const noexcept override { return epoll_fd_; }
+  void dispatch() noexcept override;
+  Reason listen(const Endpoint& local) noexcept override;
+  void unlisten(const Endpoint& local) noexcept override;
+  void connect(PromotionId id, const ConnectParams& params) noexcept override;
+  void accept(PromotionId id, const AcceptParams& params) noexcept override;
+  void refuse(PromotionId id, Reason reason) noexcept override;
+  void cancel(PromotionId id) noexcept override;
+
+ private:
+  enum class Step : std::uint8_t {
+    kResolvingAddress,
+    kResolvingRoute,
+    kConnecting,  // REQ sent
+    kRequested,   // REQ received, not answered
+    kAccepting,   // REP sent
+  };
+  // The channel is destroyed before the identifier that its queue pair was made on.
+  struct Attempt {
+    CmId cm_id;
+    Step step = Step::kResolvingAddress;
+    std::int64_t deadline_ns = 0;
+    ConnectParams params;  // connector
+    Hello peer;            // listener
+    std::unique_ptr<VerbsChannel> channel;
+  };
+  using Attempts = std::map<PromotionId, Attempt>;
+  struct Listener {
+    CmId cm_id;
+    unsigned count = 0;
+  };
+  struct Device {
+    ibv_context* context;
+    int async_fd;
+  };
+  // An event of the CM, copied, because the original must be acknowledged before any identifier is
+  // destroyed.
+  struct CmEvent {
+    rdma_cm_event_type type;
+    int status;
+    rdma_cm_id* cm_id;
+    PromotionId promotion;
+    std::size_t private_bytes;
+    std::uint8_t private_data[256];
+  };
+
+  explicit VerbsTransport(const VerbsHost& host) noexcept : host_(host) {}
+  Reason open() noexcept;
+  bool watch(int fd) noexcept;
+
+  // ---- verbs_transport.cc
+  void take_cm_events() noexcept;
+  void take_async_events() noexcept;
+  void on_cm_event(const CmEvent& event) noexcept;
+  void on_request_event(const CmEvent& event) noexcept;
+  void expire() noexcept;
+  void set_timer() noexcept;
+  // `device`: only if the channel is on it; null: in any case.
+  void end_channel(PromotionId id, Reason reason, const ibv_context* device = nullptr) noexcept;
+
+  // ---- verbs_promotion.cc
+  Reason start(PromotionId id, const ConnectParams& params, Attempt& attempt) noexcept;
+  void advance(Attempts::iterator attempt, const CmEvent& event) noexcept;
+  Reason on_address(Attempt& attempt) noexcept;
+  Reason on_route(PromotionId id, Attempt& attempt) noexcept;
+  Reason answer(PromotionId id, Attempt& attempt, const AcceptParams& params) noexcept;
+  void on_established(Attempts::iterator attempt, const CmEvent& event) noexcept;
+  // Ends an attempt: reports, after everything of it is gone.
+  void give_up(Attempts::iterator attempt, Reason reason, Reason peer_reason) noexcept;
+  Reason adopt_device(ibv_context* device) noexcept;
+  Reason make_channel(PromotionId id, Attempt& attempt, std::uint32_t ring_bytes) noexcept;
+
+  const VerbsHost host_;
+  std::shared_ptr<EventChannel> events_;
+  std::shared_ptr<ChannelRegistry> registry_;
+  ProtectionDomains domains_;
+  std::vector<Device> devices_;
+  std::map<Endpoint, Listener> listeners_;
+  Attempts attempts_;
+  int epoll_fd_ = -1;
+  int timer_fd_ = -1;
+  std::int64_t timer_at_ns_ = 0;  // what the timer is set to; 0: off
+};
+
+}  // namespace ringroad
