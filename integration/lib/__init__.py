@@ -1,0 +1,1 @@
+"""Small modules that the integration programs share: servers, load, counters and checks."""

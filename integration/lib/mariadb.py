@@ -1,0 +1,138 @@
+"""Throw-away MariaDB servers, each on a copy of a prepared data directory (see template.py)."""
+
+import os
+import re
+import select
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from . import processes
+
+USER = "sb"
+PASSWORD = "sb"
+DATABASE = "sbtest"
+REDO_LOG = "16M"
+START_TIMEOUT_S = 120
+ANSWER_TIMEOUT_S = 60
+ERROR = re.compile(r"^ERROR \d+ \(.*", re.MULTILINE)
+# The client's own errors (no server, connection lost) have numbers from 2000 on.
+LOST = re.compile(rb"^ERROR 2\d\d\d \(", re.MULTILINE)
+END_OF_ANSWER = "end-of-answer"
+
+
+def version():
+    """MariaDB's own version line."""
+    return subprocess.run(["mariadbd", "--version"], capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
+def user_option():
+    """MariaDB refuses to run as root unless told so."""
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+class MariaDb:
+    """One server on a copy of `prepared`; a context that starts and stops it.
+
+    `preload` holds the environment variables that put Ringroad into the server, or nothing.
+    The data, the log and the Unix socket live in `work`/`name`.
+    """
+
+    def __init__(self, name, prepared, work, address, port, preload=None, native_aio=True):
+        self.name = name
+        self.address = address
+        self.port = port
+        self.directory = Path(work) / name
+        self.data = self.directory / "data"
+        self.log = self.directory / "error.log"
+        self._prepared = Path(prepared)
+        self._preload = preload
+        self._native_aio = native_aio
+        self._socket = self.directory / "socket"
+        self._server = None
+        self._client = None
+
+    @property
+    def pid(self):
+        return self._server.pid
+
+    def start(self):
+        self.directory.mkdir(parents=True)
+        shutil.copytree(self._prepared, self.data)
+        command = [
+            "mariadbd", "--no-defaults", *user_option(), f"--datadir={self.data}",
+            f"--socket={self._socket}", f"--pid-file={self.directory / 'pid'}",
+            f"--port={self.port}", f"--bind-address={self.address}", f"--log-error={self.log}",
+            "--innodb-buffer-pool-size=128M", f"--innodb-log-file-size={REDO_LOG}",
+            "--skip-name-resolve", "--disable-log-bin"]
+        if not self._native_aio:
+            command.append("--innodb-use-native-aio=0")
+        self._server = processes.Child(command, self.directory / "output", self._preload)
+        processes.wait_until(self._greets, START_TIMEOUT_S, f"server {self.name} to accept",
+                             self._server, self.log)
+        self._client = subprocess.Popen(
+            ["mariadb", "--no-defaults", f"--socket={self._socket}", "--user=root", "--batch",
+             "--skip-column-names", "--unbuffered", "--force"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
+
+    def _greets(self):
+        """True when the Unix socket answers with the greeting of protocol 10."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1)
+            try:
+                probe.connect(str(self._socket))
+                return probe.recv(5)[4:] == b"\x0a"
+            except OSError:
+                return False
+
+    def query(self, statement):
+        """Runs one statement over the Unix socket; a list of rows, each a list of strings."""
+        try:
+            os.write(self._client.stdin.fileno(),
+                     f"{statement};\nSELECT '{END_OF_ANSWER}';\n".encode())
+        except BrokenPipeError:
+            raise self._silent() from None
+        answer = b""
+        marker = END_OF_ANSWER.encode() + b"\n"
+        while not answer.endswith(marker):
+            readable, _, _ = select.select([self._client.stdout], [], [], ANSWER_TIMEOUT_S)
+            received = os.read(self._client.stdout.fileno(), 65536) if readable else b""
+            answer += received
+            if not received or LOST.search(answer):
+                raise self._silent()
+        text = answer[:-len(marker)].decode()
+        error = ERROR.search(text)
+        if error:
+            raise processes.ProcessError(f"server {self.name}: {statement}: {error[0]}")
+        return [line.split("\t") for line in text.splitlines()]
+
+    def _silent(self):
+        return processes.ProcessError(
+            f"server {self.name} answers no more{processes.tail(self.log)}")
+
+    def status(self, *names):
+        """The named counters of SHOW GLOBAL STATUS, as integers."""
+        listed = ", ".join(f"'{name}'" for name in names)
+        rows = self.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({listed})")
+        return {name: int(value) for name, value in rows}
+
+    def stop(self):
+        """Stops the server. True when it ended when asked to, false when it had to be killed."""
+        if self._client is not None:
+            self._client.kill()
+            self._client.communicate()
+            self._client = None
+        return self._server is None or self._server.stop()
+
+    def __enter__(self):
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stop()

@@ -1,0 +1,128 @@
+"""Child processes that are started, waited for and stopped by their own process id."""
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+POLL_S = 0.02
+
+
+class ProcessError(Exception):
+    """A child process did not do what was asked of it; the message names it and shows its log."""
+
+
+class Child:
+    """A process with its output in a file.
+
+    Its end is seen through a pidfd, so that waiting does not collect it and the kernel's account
+    of it (`usage`) can be read once, by the one who collects.
+    """
+
+    def __init__(self, command, log, environment=None):
+        """`environment` is added to this process's own."""
+        self.name = os.path.basename(str(command[0]))
+        self.log = Path(log)
+        self.usage = None
+        with open(self.log, "wb") as output:
+            self._process = subprocess.Popen(
+                [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=output,
+                stderr=output, env={**os.environ, **(environment or {})})
+        self._pidfd = os.pidfd_open(self._process.pid)
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    @property
+    def status(self):
+        """The exit status once collected (negative: a signal's number), else None."""
+        return self._process.returncode
+
+    def ends_within(self, seconds):
+        """Waits up to `seconds`; true when the process has ended. It is not collected."""
+        if self.status is not None:
+            return True
+        return bool(select.select([self._pidfd], [], [], seconds)[0])
+
+    def collect(self):
+        """Waits for the end without a bound and returns the status; sets `usage` (a rusage)."""
+        if self.status is None:
+            _, status, self.usage = os.wait4(self.pid, 0)
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+            os.close(self._pidfd)
+        return self.status
+
+    def stop(self, timeout_s=20):
+        """Asks the process to end and kills it when it has not within `timeout_s` seconds.
+
+        Returns true when it ended by itself; a server that had to be killed is worth a failure.
+        """
+        by_itself = True
+        if self.status is None:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+            by_itself = self.ends_within(timeout_s)
+            if not by_itself:
+                self.kill()
+        self.collect()
+        return by_itself
+
+    def kill(self):
+        if self.status is None:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self.collect()
+
+
+def wait_until(condition, timeout_s, what, child=None, log=None):
+    """Polls `condition` until it is true.
+
+    Raises ProcessError after `timeout_s` seconds, or at once when `child` ends first; the message
+    says `what` was awaited and shows the end of `log` (by default the child's).
+    """
+    log = log or (child and child.log)
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if child is None:
+            select.select([], [], [], POLL_S)
+        elif child.ends_within(POLL_S) and not condition():
+            raise ProcessError(f"waiting for {what}: {child.name} ended with status "
+                               f"{child.collect()}{tail(log)}")
+        if time.monotonic() >= deadline:
+            raise ProcessError(f"waiting for {what}: not within {timeout_s:g} s{tail(log)}")
+
+
+def tail(log, lines=15):
+    """The last lines of a log file, indented, as an appendix to an error message."""
+    if log is None:
+        return ""
+    try:
+        text = Path(log).read_text(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return ""
+    return "".join(f"\n    {line}" for line in [f"(end of {log})", *text])
+
+
+class WorkDirectory:
+    """A directory on a tmpfs (so that no disk is measured), removed at exit from the context."""
+
+    def __init__(self, prefix):
+        parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.path = Path(tempfile.mkdtemp(prefix=f"{prefix}.", dir=parent))
+
+    def __enter__(self):
+        return self.path
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def end_on_signals():
+    """Turns SIGTERM and SIGHUP into SystemExit, so that `finally` clauses stop the servers."""
+    def leave(number, _frame):
+        raise SystemExit(128 + number)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)

@@ -1,0 +1,64 @@
+"""A prepared MariaDB data directory: a user and sysbench's tables, made once and then copied.
+
+Servers that run on copies of it start fast and hold the same data to the byte.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from . import mariadb, processes, sysbench
+
+
+def make(directory, tables, table_size):
+    """Makes the template in `directory` unless one with the same contents is there already.
+
+    Returns the data directory to give to mariadb.MariaDb. It is built beside its final place and
+    renamed, so that an interrupted build leaves no half of one.
+    """
+    directory = Path(directory)
+    wanted = {"server": mariadb.version(), "tables": tables, "table_size": table_size,
+              "redo_log": mariadb.REDO_LOG}
+    stamp = directory / "contents.json"
+    if stamp.exists() and json.loads(stamp.read_text()) == wanted:
+        return directory / "data"
+    building = directory.with_name(f"{directory.name}.building.{os.getpid()}")
+    try:
+        building.mkdir(parents=True)
+        with processes.WorkDirectory("ringroad-template") as work:
+            _install(work / "empty")
+            server = mariadb.MariaDb("template", work / "empty", work, "127.0.0.1", free_port())
+            with server:
+                server.query(f"CREATE DATABASE {mariadb.DATABASE}")
+                server.query(f"CREATE USER {mariadb.USER}@'%' "
+                             f"IDENTIFIED BY '{mariadb.PASSWORD}'")
+                server.query(f"GRANT ALL ON {mariadb.DATABASE}.* TO {mariadb.USER}@'%'")
+                sysbench.Load(server.address, server.port, tables, table_size).prepare()
+            shutil.copytree(server.data, building / "data")
+        (building / stamp.name).write_text(json.dumps(wanted, indent=1))
+        shutil.rmtree(directory, ignore_errors=True)
+        building.rename(directory)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return directory / "data"
+
+
+def _install(data):
+    data.mkdir()
+    done = subprocess.run(
+        ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db",
+         "--auth-root-authentication-method=normal",
+         f"--innodb-log-file-size={mariadb.REDO_LOG}", *mariadb.user_option()],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise processes.ProcessError(f"mariadb-install-db failed:\n{done.stdout}")
+
+
+def free_port():
+    """A loopback TCP port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
