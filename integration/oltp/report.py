@@ -1,0 +1,235 @@
+#!/usr/bin/python3
+"""Merges the results of oltp_demo.py into report.md, report.json and oltp.png.
+
+The table is also printed. A ratio is the channel's figure divided by TCP's in the same round; the
+table shows the median of the rounds, and the smallest and the largest. "better" and "worse" are
+said only when all of at least five rounds agree (by chance that happens once in sixteen times) and
+the median differs from 1 by more than TCP's own rounds typically differ from their median.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from oltp import plot  # noqa: E402
+
+# (key, heading, decimals, whether more is better)
+METRICS = (
+    ("tps", "tps", 1, True),
+    ("p50_ms", "p50 ms", 3, False),
+    ("p95_ms", "p95 ms", 3, False),
+    ("p99_ms", "p99 ms", 3, False),
+    ("server_cpu_us_per_query", "server us/query", 1, False),
+    ("client_cpu_us_per_query", "client us/query", 1, False),
+    ("switches_per_query", "switches/query", 2, False),
+)
+ROUNDS_FOR_A_VERDICT = 5
+UNCLEAR = "unclear"
+TOO_FEW = "few rounds"
+# Above this share of the processors, other programs' work is worth a warning.
+BUSY = 0.1
+TITLES = {"softroce": "Soft-RoCE virtual machine", "native": "This machine"}
+CARRIERS = {"rdma": "RDMA", "shm": "shared memory", "tcp (A/A)": "TCP again (A/A run)"}
+NOTES = {
+    "softroce": "Every processor here is emulated by software and so is the RDMA device: the "
+                "absolute figures say nothing about hardware; the ratios are of one run, in turns.",
+    "native": "Both ends are on one host; TCP goes over the loopback device, the channel through "
+              "shared memory.",
+}
+NOTE_ON_A_A = ("Both sides are plain TCP: what differs from 1 here is the noise of the comparison "
+               "itself.")
+
+
+def summarise(part):
+    """Medians and ratios of one result of oltp_demo.py: a list with a dict for each workload."""
+    summaries = []
+    for workload in part["workloads"]:
+        rounds = [pair for pair in workload["rounds"] if pair["tcp"]["tps"] > 0]
+        if not rounds:
+            continue
+        summary = {"workload": workload["name"], "rounds": len(rounds), "metrics": {},
+                   "errors": {side: sum(pair[side]["errors"] + pair[side]["reconnects"]
+                                        for pair in rounds) for side in ("tcp", "channel")},
+                   "rdma_packets": {side: sum(pair[side]["rdma_packets"] for pair in rounds)
+                                    for side in ("tcp", "channel")},
+                   "channel_share": channel_share(rounds)}
+        for key, _, _, more_is_better in METRICS:
+            summary["metrics"][key] = compare(
+                [pair["tcp"][key] for pair in rounds],
+                [pair["channel"][key] for pair in rounds], more_is_better)
+        summaries.append(summary)
+    return summaries
+
+
+def compare(tcp, channel, more_is_better):
+    """Two equally long lists of a figure, paired by round."""
+    result = {"tcp": spread(tcp), "channel": spread(channel), "ratio": None, "verdict": UNCLEAR}
+    if all(value > 0 for value in tcp):
+        result["ratio"] = spread([ours / theirs for ours, theirs in zip(channel, tcp)])
+        result["verdict"] = verdict(result["ratio"], noise(tcp), more_is_better)
+    return result
+
+
+def noise(values):
+    """How far the values typically are from their median, as a share of it."""
+    middle = statistics.median(values)
+    return statistics.median(abs(value - middle) for value in values) / middle
+
+
+def verdict(ratio, tcp_noise, more_is_better):
+    """What the spread of a ratio allows to say; `tcp_noise` is a share, as of `noise`."""
+    if len(ratio["values"]) < ROUNDS_FOR_A_VERDICT:
+        return TOO_FEW
+    if ratio["min"] > 1 and ratio["median"] > 1 + tcp_noise:
+        return "better" if more_is_better else "worse"
+    if ratio["max"] < 1 and ratio["median"] < 1 - tcp_noise:
+        return "worse" if more_is_better else "better"
+    return UNCLEAR
+
+
+def spread(values):
+    return {"median": statistics.median(values), "min": min(values), "max": max(values),
+            "values": list(values)}
+
+
+def channel_share(rounds):
+    """The share of the channel phases' bytes that the channel carried; None without any."""
+    moved = {carrier: sum(pair["channel"]["bytes"][carrier] for pair in rounds)
+             for carrier in ("tcp", "channel")}
+    return moved["channel"] / sum(moved.values()) if sum(moved.values()) else None
+
+
+def heading(part):
+    given = part["parameters"]
+    return (f"{TITLES[part['where']]}: {CARRIERS[part['label']]} against TCP "
+            f"({given['threads']} connections, {rounds_done(part)} rounds of {given['time']} s)")
+
+
+def note(part):
+    return NOTES[part["where"]] if part["carrier"] != "tcp" else NOTE_ON_A_A
+
+
+def rounds_done(part):
+    """How many rounds there were, in words: "6", or "4 to 6 of 6" when time ran out."""
+    done = sorted({len(workload["rounds"]) for workload in part["workloads"]}) or [0]
+    asked = part["parameters"]["rounds"]
+    words = f"{done[0]}" if done[0] == done[-1] else f"{done[0]} to {done[-1]}"
+    return words if done == [asked] else f"{words} of {asked}"
+
+
+def rows(part):
+    """The table of one part: a list of rows of words, the first being the headings."""
+    table = [["workload", "carrier", *(title for _, title, _, _ in METRICS), "errors"]]
+    for summary in summarise(part):
+        name = summary["workload"]
+        for side, label in (("tcp", "tcp"), ("channel", part["label"])):
+            table.append([name, label,
+                          *(f"{summary['metrics'][key][side]['median']:.{decimals}f}"
+                            for key, _, decimals, _ in METRICS), str(summary["errors"][side])])
+            name = ""
+        ratios = [summary["metrics"][key] for key, _, _, _ in METRICS]
+        table.append(["", "ratio", *(f"{r['ratio']['median']:.2f}" if r["ratio"] else "-"
+                                     for r in ratios), ""])
+        table.append(["", "min..max", *(f"{r['ratio']['min']:.2f}..{r['ratio']['max']:.2f}"
+                                        if r["ratio"] else "-" for r in ratios), ""])
+        table.append(["", "", *(r["verdict"] for r in ratios), ""])
+    return table
+
+
+def proof(part):
+    """Sentences on which carrier each workload's bytes took."""
+    sentences = []
+    for summary in summarise(part):
+        if summary["channel_share"] is None:
+            continue
+        text = (f"{summary['workload']}: {100 * summary['channel_share']:.2f} % of the channel "
+                f"phases' bytes crossed {CARRIERS[part['label']]}")
+        if part["carrier"] == "rdma":
+            packets = summary["rdma_packets"]
+            text += (f"; the RDMA devices counted {packets['channel']} packets in them and "
+                     f"{packets['tcp']} in the phases over TCP")
+        sentences.append(text + ".")
+    if part.get("other_load") is not None:
+        sentences.append(f"Other programs used {100 * part['other_load']:.0f} % of this machine's "
+                         "processors meanwhile"
+                         + ("; repeat it on a quieter one." if part["other_load"] > BUSY else "."))
+    if part["equality"] and not any("tables as" in failure for failure in part["failures"]):
+        sentences.append("The same statements over both carriers left equal tables "
+                         f"({part['parameters']['events']} transactions, CHECKSUM TABLE).")
+    return sentences
+
+
+def text(parts):
+    """The report for a terminal."""
+    lines = []
+    for part in parts:
+        table = rows(part)
+        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+        lines += [heading(part), note(part), ""]
+        lines += ["  ".join(word.ljust(width) if column < 2 else word.rjust(width)
+                            for column, (word, width) in enumerate(zip(row, widths))).rstrip()
+                  for row in table]
+        lines += ["", *proof(part), *(f"FAILED: {failure}" for failure in part["failures"]), ""]
+    return "\n".join(lines)
+
+
+def markdown(parts, picture):
+    lines = ["# OLTP over TCP and over Ringroad", "",
+             "Medians over the rounds. A ratio is the channel's figure divided by TCP's in the "
+             "same round, with the smallest and the largest of the rounds below it. *better* and "
+             "*worse* are said only when all of at least five rounds agree and the median differs "
+             "from 1 by more than TCP's own rounds typically differ from their median.", ""]
+    if picture:
+        lines += [f"![throughput and latency]({picture})", ""]
+    for part in parts:
+        table = rows(part)
+        lines += [f"## {heading(part)}", "", note(part), ""]
+        lines += ["| " + " | ".join(table[0]) + " |",
+                  "|" + "---|" * 2 + "---:|" * (len(table[0]) - 2)]
+        lines += ["| " + " | ".join(row) + " |" for row in table[1:]]
+        lines += ["", *(f"- {sentence}" for sentence in proof(part)),
+                  *(f"- **FAILED**: {failure}" for failure in part["failures"]), ""]
+        lines += [f"- {name}: {value}" for name, value in part["environment"].items()] + [""]
+    return "\n".join(lines)
+
+
+def load(path):
+    try:
+        part = json.loads(Path(path).read_text())
+        return part if part["where"] in TITLES else sys.exit(f"{path}: unknown part")
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        sys.exit(f"report: {path} is no result of oltp_demo.py: {problem!r}")
+
+
+def write(parts, out):
+    """Writes report.json, report.md and oltp.png into the directory `out`."""
+    out = Path(out)
+    (out / "report.json").write_text(json.dumps(
+        [{**part, "summary": summarise(part)} for part in parts], indent=1))
+    drawn = [(heading(part), part["label"], summarise(part)) for part in parts if summarise(part)]
+    picture = "oltp.png" if drawn else None
+    if drawn:
+        plot.draw(drawn, out / picture)
+    (out / "report.md").write_text(markdown(parts, picture))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", type=Path, metavar="oltp-WHERE.json")
+    parser.add_argument("--out", type=Path, required=True, help="directory for the report")
+    options = parser.parse_args()
+    parts = [load(path) for path in options.results]
+    options.out.mkdir(parents=True, exist_ok=True)
+    write(parts, options.out)
+    print(text(parts))
+    print(f"{options.out}/report.md, report.json and oltp.png hold the same and each round.")
+    return 1 if any(part["failures"] for part in parts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

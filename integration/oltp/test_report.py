@@ -1,0 +1,144 @@
+"""The merged report, from a recorded result."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oltp import report
+
+SAMPLE = Path(__file__).parent / "testdata" / "oltp-native-a-a.json"
+
+
+@pytest.fixture
+def part():
+    return json.loads(SAMPLE.read_text())
+
+
+def ratios(values):
+    return report.spread(values)
+
+
+def test_rounds_are_compared_in_pairs():
+    result = report.compare([100, 200, 400], [110, 180, 400], more_is_better=True)
+    assert result["ratio"]["values"] == [1.1, 0.9, 1.0]
+    assert result["ratio"]["median"] == 1.0
+    assert (result["ratio"]["min"], result["ratio"]["max"]) == (0.9, 1.1)
+    assert result["tcp"]["median"] == 200
+
+
+def test_a_figure_of_zero_has_no_ratio():
+    assert report.compare([0, 1], [1, 1], True)["ratio"] is None
+
+
+@pytest.mark.parametrize("more_is_better, above, below", [(True, "better", "worse"),
+                                                          (False, "worse", "better")])
+def test_a_verdict_needs_every_round_to_agree(more_is_better, above, below):
+    def said(values):
+        return report.verdict(ratios(values), 0.02, more_is_better)
+    assert said([1.1, 1.2, 1.1, 1.3, 1.2]) == above
+    assert said([0.9, 0.8, 0.9, 0.7, 0.8]) == below
+    assert said([1.1, 1.2, 1.1, 1.3, 0.99]) == report.UNCLEAR
+    assert said([0.9, 0.8, 0.9, 0.7, 1.01]) == report.UNCLEAR
+
+
+def test_a_verdict_needs_more_than_the_noise_of_tcp_itself():
+    assert report.verdict(ratios([1.03] * 5), 0.05, True) == report.UNCLEAR
+    assert report.verdict(ratios([0.97] * 5), 0.05, True) == report.UNCLEAR
+
+
+def test_a_verdict_needs_five_rounds():
+    assert report.verdict(ratios([2.0] * 4), 0.01, True) == report.TOO_FEW
+    assert report.verdict(ratios([2.0] * 5), 0.01, True) == "better"
+
+
+def test_noise_is_the_typical_distance_from_the_median():
+    assert report.noise([100, 100, 100]) == 0
+    assert report.noise([90, 100, 110, 100, 500]) == pytest.approx(0.1)
+
+
+def test_every_workload_and_figure_is_in_the_table(part):
+    table = report.rows(part)
+    assert len({len(row) for row in table}) == 1
+    words = report.text([part])
+    for expected in ("oltp_point_select", "oltp_read_write", "p99 ms", "min..max",
+                     "switches/query", f"{len(part['workloads'][0]['rounds'])} rounds"):
+        assert expected in words
+
+
+def test_a_losing_channel_is_shown_as_worse(part):
+    for pair in part["workloads"][0]["rounds"]:
+        pair["channel"]["tps"] = pair["tcp"]["tps"] / 3
+    summary = report.summarise(part)[0]
+    assert summary["metrics"]["tps"]["verdict"] == "worse"
+    assert "0.33" in report.text([part]) and "worse" in report.text([part])
+    assert "worse" in report.markdown([part], None)
+
+
+def test_failures_are_in_every_form_of_the_report(part):
+    part["failures"].append("oltp_read_write round 1/6, rdma: 0 of 4 client streams were on rdma")
+    assert "FAILED: oltp_read_write round 1/6" in report.text([part])
+    assert "**FAILED**: oltp_read_write round 1/6" in report.markdown([part], None)
+
+
+def test_equal_tables_are_claimed_only_when_they_were_equal(part):
+    assert "equal tables" in report.text([part])
+    differing = copy.deepcopy(part)
+    differing["failures"].append("tables as written differ: 1 on tcp, 2 on shm")
+    assert "equal tables" not in report.text([differing])
+    assert "equal tables" not in report.text([part | {"equality": None}])
+
+
+def test_the_carrier_of_the_bytes_is_proved(part):
+    part.update(carrier="rdma", label="rdma", where="softroce")
+    for workload in part["workloads"]:
+        for pair in workload["rounds"]:
+            pair["channel"].update(bytes={"tcp": 1, "channel": 999}, rdma_packets=1000)
+    words = report.text([part])
+    rounds = len(part["workloads"][0]["rounds"])
+    assert "99.90 % of the channel phases' bytes crossed RDMA" in words
+    assert f"{1000 * rounds} packets in them and 0 in the phases over TCP" in words
+
+
+def test_a_busy_machine_is_warned_about(part):
+    assert "quieter" not in report.text([part | {"other_load": 0.02}])
+    assert "40 % of this machine's processors meanwhile; repeat it on a quieter one" in \
+        report.text([part | {"other_load": 0.4}])
+
+
+def test_rounds_that_were_left_out_are_said(part):
+    asked = part["parameters"]["rounds"]
+    part["workloads"][1]["rounds"] = part["workloads"][1]["rounds"][:-2]
+    assert f"{asked - 2} to {asked} of {asked} rounds" in report.heading(part)
+
+
+def test_a_part_that_failed_before_its_first_round_is_reported(part, tmp_path):
+    part["workloads"] = []
+    part["failures"].append("no RDMA device has counters here")
+    report.write([part], tmp_path)
+    assert "no RDMA device" in (tmp_path / "report.md").read_text()
+    assert not (tmp_path / "oltp.png").exists()
+
+
+def test_the_program_writes_all_files_and_fails_with_its_parts(part, tmp_path):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps(part))
+    bad.write_text(json.dumps(part | {"failures": ["something"]}))
+
+    def run(*results):
+        return subprocess.run([sys.executable, report.__file__, *results, "--out",
+                               tmp_path / "out"], capture_output=True, text=True)
+    assert run(good).returncode == 0
+    assert (tmp_path / "out" / "oltp.png").read_bytes().startswith(b"\x89PNG")
+    assert "![throughput and latency](oltp.png)" in (tmp_path / "out" / "report.md").read_text()
+    assert json.loads((tmp_path / "out" / "report.json").read_text())[0]["summary"]
+    assert run(good, bad).returncode == 1
+
+
+def test_a_file_that_is_no_result_is_named(tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(SystemExit, match="x.json is no result of oltp_demo.py"):
+        report.load(tmp_path / "x.json")
