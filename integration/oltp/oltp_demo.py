@@ -213,7 +213,7 @@ class Comparison:
             rounds.append(pair)
             now = time.monotonic()
             if number < options.rounds and now + (now - began) > deadline:
-                self.say(f"{options.rounds - number} rounds are left out: out of time")
+                self.say(f"out of time: {options.rounds - number} of the rounds left out")
                 break
 
 
