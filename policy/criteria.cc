@@ -1,0 +1,212 @@
+#include "policy/criteria.h"
+
+#include <algorithm>
+#include <charconv>
+#include <climits>
+#include <cstddef>
+
+namespace ringroad::policy {
+namespace {
+
+constexpr std::size_t kLongestName = 63;
+constexpr std::size_t kLongestDevice = 63;  // IBV_SYSFS_NAME_MAX is 64 with the final zero
+constexpr std::int64_t kLargestPort = 65535;
+
+template <typename Number>
+std::optional<Number> whole_number(std::string_view text) noexcept {
+  Number number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc{} || stop != end) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::string without_spaces(std::string_view text) {
+  std::string result(text);
+  result.erase(std::remove(result.begin(), result.end(), ' '), result.end());
+  return result;
+}
+
+Address masked(const Address& address, unsigned length) noexcept {
+  Address result = address;
+  for (unsigned bit = length; bit < address.bits(); ++bit) {
+    result.bytes[bit / 8] &= static_cast<std::uint8_t>(~(0x80U >> (bit % 8U)));
+  }
+  return result;
+}
+
+// 255.255.255.0 is 24; none if the set bits are not all in front.
+std::optional<unsigned> length_of_netmask(std::string_view text) noexcept {
+  const std::optional<Address> mask = Address::parse(text);
+  if (!mask || mask->family != Family::kIpv4) {
+    return std::nullopt;
+  }
+  unsigned length = 0;
+  while (length < mask->bits() && mask->bit(length)) {
+    ++length;
+  }
+  return *mask == masked(*mask, length) ? std::optional(length) : std::nullopt;
+}
+
+bool is_word(char c) noexcept {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == '-';
+}
+
+std::string as_word(std::string_view text) {
+  std::string result;
+  for (const char c : text.substr(0, kLongestName)) {
+    if (is_word(c)) {
+      result += c;
+    } else if (!result.empty() && result.back() != '-') {
+      result += '-';
+    }
+  }
+  while (result.ends_with('-')) {
+    result.pop_back();
+  }
+  return result;
+}
+
+}  // namespace
+
+std::optional<Prefix> parse_subnet(std::string_view text, Complaint& complaint) {
+  const std::size_t slash = text.find('/');
+  const std::optional<Address> address = Address::parse(text.substr(0, slash));
+  if (!address) {
+    complaint.message = quoted(text) + " is not a subnet";
+    complaint.remedy = "subnets are numeric, such as \"192.168.100.0/24\" or \"fd00:100::/64\"";
+    return std::nullopt;
+  }
+  if (slash == std::string_view::npos) {
+    complaint.message = quoted(text) + " has no prefix length";
+    complaint.remedy = "write " + quoted(Prefix{*address, address->bits()}.to_string()) +
+                       " for this address alone";
+    return std::nullopt;
+  }
+
+  // "::ffff:10.0.0.0/104" counts the bits of the IPv6 spelling.
+  const bool mapped = address->family == Family::kIpv4 && text.find(':') < slash;
+  const unsigned mapped_bits = mapped ? 96U : 0U;
+  const unsigned longest = address->bits() + mapped_bits;
+  const std::string_view length_text = text.substr(slash + 1);
+  const std::optional<unsigned> length = whole_number<unsigned>(length_text);
+  if (!length) {
+    const std::optional<unsigned> netmask = length_of_netmask(length_text);
+    complaint.message = quoted(length_text) + " in " + quoted(text) + " is not a prefix length";
+    complaint.remedy =
+        netmask && !mapped
+            ? "write " + quoted(Prefix{masked(*address, *netmask), *netmask}.to_string())
+            : "it is a number from 0 to " + std::to_string(longest);
+    return std::nullopt;
+  }
+  if (*length > longest) {
+    complaint.message = "prefix length " + std::to_string(*length) + " in " + quoted(text) +
+                        " is more than " + std::to_string(longest);
+    complaint.remedy = "an " + std::string(longest == 32U ? "IPv4" : "IPv6") + " address has " +
+                       std::to_string(longest) + " bits";
+    return std::nullopt;
+  }
+  if (*length < mapped_bits) {
+    complaint.message = quoted(text) + " mixes IPv4 and IPv6 addresses";
+    complaint.remedy = "an IPv4 subnet is written as \"10.0.0.0/8\"";
+    return std::nullopt;
+  }
+  const Prefix prefix{masked(*address, *length - mapped_bits), *length - mapped_bits};
+  if (prefix.addr != *address) {
+    complaint.message = quoted(text) + " has bits set after its prefix";
+    complaint.remedy = "write " + quoted(prefix.to_string()) + " for the subnet or " +
+                       quoted(Prefix{*address, address->bits()}.to_string()) + " for the address";
+    return std::nullopt;
+  }
+  return prefix;
+}
+
+std::optional<PortRange> parse_ports(std::string_view text, Complaint& complaint) {
+  const std::size_t dash = text.find('-');
+  const std::optional<std::int64_t> first = whole_number<std::int64_t>(text.substr(0, dash));
+  const std::optional<std::int64_t> last =
+      dash == std::string_view::npos ? first : whole_number<std::int64_t>(text.substr(dash + 1));
+  if (!first || !last || *first < 0 || *last < 0) {
+    Complaint unused;
+    const std::string compact = without_spaces(text);
+    const bool only_spaces =
+        compact.size() != text.size() && parse_ports(compact, unused).has_value();
+    complaint.message = quoted(text) + " is not a port";
+    complaint.remedy = only_spaces ? "write " + quoted(compact)
+                                   : "ports are numbers, such as \"3306\" or \"4567-4568\"";
+    return std::nullopt;
+  }
+  const std::optional<PortRange> low = port_from_number(*first, complaint);
+  const std::optional<PortRange> high = port_from_number(*last, complaint);
+  if (!low || !high) {
+    return std::nullopt;
+  }
+  const PortRange range{low->first, high->first};
+  if (range.first > range.last) {
+    complaint.message = "port range " + quoted(text) + " runs backwards";
+    complaint.remedy = "write " + quoted(PortRange{range.last, range.first}.to_string());
+    return std::nullopt;
+  }
+  return range;
+}
+
+std::optional<PortRange> port_from_number(std::int64_t number, Complaint& complaint) {
+  if (number < 1 || number > kLargestPort) {
+    complaint.message = "port " + std::to_string(number) + " does not exist";
+    complaint.remedy = "ports are 1 to " + std::to_string(kLargestPort);
+    return std::nullopt;
+  }
+  const auto port = static_cast<std::uint16_t>(number);
+  return PortRange{port, port};
+}
+
+bool check_glob(std::string_view glob, Complaint& complaint) {
+  if (glob.empty()) {
+    complaint.message = "an empty program matches nothing";
+    complaint.remedy = "leave \"program\" out to match every program";
+    return false;
+  }
+  const std::size_t slash = glob.rfind('/');
+  if (slash != std::string_view::npos) {
+    const std::string_view last = glob.substr(slash + 1);
+    complaint.message = "program " + quoted(glob) + " is a path";
+    complaint.remedy = "programs are compared by their base name" +
+                       (last.empty() ? std::string() : ": write " + quoted(last));
+    return false;
+  }
+  if (glob.size() > NAME_MAX || glob.find('\0') != std::string_view::npos) {
+    complaint.message = "no program can have such a name";
+    complaint.remedy = "a base name has at most " + std::to_string(NAME_MAX) + " bytes";
+    return false;
+  }
+  return true;
+}
+
+bool check_name(std::string_view name, Complaint& complaint) {
+  if (!name.empty() && name.size() <= kLongestName &&
+      std::all_of(name.begin(), name.end(), is_word)) {
+    return true;
+  }
+  const std::string better = as_word(name);
+  complaint.message = quoted(name) + " cannot be the name of a rule";
+  complaint.remedy = "use 1 to " + std::to_string(kLongestName) +
+                     " letters, digits, '.', '_' and '-'" +
+                     (better.empty() ? std::string() : ", such as " + quoted(better));
+  return false;
+}
+
+bool check_device(std::string_view device, Complaint& complaint) {
+  const bool printable = std::all_of(device.begin(), device.end(),
+                                     [](char c) { return c > ' ' && c <= '~' && c != '/'; });
+  if (!device.empty() && device.size() <= kLongestDevice && printable) {
+    return true;
+  }
+  complaint.message = quoted(device) + " cannot be the name of an RDMA device";
+  complaint.remedy = "\"rdma link\" lists them; leave \"device\" out to choose it by route";
+  return false;
+}
+
+}  // namespace ringroad::policy

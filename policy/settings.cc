@@ -1,0 +1,29 @@
+#include "policy/settings.h"
+
+namespace ringroad::policy {
+
+std::string_view to_string(Via via) noexcept {
+  switch (via) {
+    case Via::kTcp:
+      return "tcp";
+    case Via::kRdma:
+      return "rdma";
+    case Via::kShm:
+      return "shm";
+    case Via::kAuto:
+      return "auto";
+  }
+  return "";
+}
+
+std::string_view to_string(Role role) noexcept {
+  switch (role) {
+    case Role::kConnect:
+      return "connect";
+    case Role::kAccept:
+      return "accept";
+  }
+  return "";
+}
+
+}  // namespace ringroad::policy

@@ -1,0 +1,58 @@
+// What a policy rule decides for the connections that it matches, and the values it takes when
+// the rule leaves a key out.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ringroad::policy {
+
+// The end of the connection that is being asked about.
+enum class Role : std::uint8_t { kConnect, kAccept };
+
+// kAuto: shared memory if the peer is on this host, else RDMA.
+enum class Via : std::uint8_t { kTcp, kRdma, kShm, kAuto };
+
+// The words of the policy file: "tcp", "rdma", "shm", "auto"; "connect", "accept".
+std::string_view to_string(Via via) noexcept;
+std::string_view to_string(Role role) noexcept;
+
+constexpr std::uint32_t kDefaultRingBytes = 256U << 10;
+constexpr std::uint32_t kSmallestRingBytes = 4U << 10;
+constexpr std::uint32_t kLargestRingBytes = 1U << 30;
+constexpr std::chrono::nanoseconds kDefaultSpin = std::chrono::microseconds(20);
+constexpr std::chrono::nanoseconds kLongestSpin = std::chrono::seconds(1);
+constexpr std::chrono::nanoseconds kNoWait{0};
+constexpr std::chrono::nanoseconds kLongestWait = std::chrono::seconds(60);
+constexpr std::uint64_t kDefaultPromoteMessages = 4;
+
+// Whichever given threshold is reached first; at least one is given.
+struct PromoteAfter {
+  std::optional<std::uint64_t> messages;
+  std::optional<std::uint64_t> bytes;
+
+  bool reached(std::uint64_t messages_so_far, std::uint64_t bytes_so_far) const noexcept {
+    return (messages && messages_so_far >= *messages) || (bytes && bytes_so_far >= *bytes);
+  }
+};
+
+struct Settings {
+  std::string name;        // the rule's name, or "FILE:LINE" (no directory) if it has none
+  std::size_t index = 0;   // position among all rules of the policy, from 0
+  std::string file;        // where the rule was read
+  std::uint32_t line = 0;  // from 1
+
+  Via via = Via::kAuto;
+  std::string device;                            // verbs device name; empty: chosen by route
+  std::optional<std::uint8_t> traffic_class;     // RoCE traffic class byte: DSCP << 2 | ECN
+  std::uint32_t ring_bytes = kDefaultRingBytes;  // each direction; a power of two
+  std::chrono::nanoseconds spin = kDefaultSpin;  // upper bound of the polling budget
+  PromoteAfter promote_after;
+  std::chrono::nanoseconds wait = kNoWait;  // how long connect and accept may wait for promotion
+};
+
+}  // namespace ringroad::policy

@@ -1,0 +1,59 @@
+// The reference must not drift from the program: its examples load, and it names every key.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "tests/policy/support.h"
+
+namespace ringroad::policy {
+namespace {
+
+std::string reference() {
+  std::ifstream file(RINGROAD_POLICY_DOCS);
+  EXPECT_TRUE(file) << RINGROAD_POLICY_DOCS;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<std::string> toml_blocks(const std::string& text) {
+  constexpr std::string_view kOpen = "```toml\n";
+  std::vector<std::string> blocks;
+  for (std::size_t at = text.find(kOpen); at != std::string::npos; at = text.find(kOpen, at)) {
+    at += kOpen.size();
+    const std::size_t end = text.find("```", at);
+    blocks.push_back(text.substr(at, end - at));
+  }
+  return blocks;
+}
+
+TEST(Reference, EveryExampleLoadsWithoutAWarning) {
+  const std::vector<std::string> blocks = toml_blocks(reference());
+  EXPECT_GE(blocks.size(), 4U);
+  for (const std::string& block : blocks) {
+    EXPECT_EQ(all_of(must_load(block)->warnings(), "warning"), "") << block;
+  }
+}
+
+TEST(Reference, DescribesEveryKey) {
+  // The error for an unknown key lists them all.
+  const LoadResult loaded = Policy::load_text(one_rule("zzz = 1"), "p");
+  ASSERT_EQ(loaded.errors.size(), 1U);
+  std::istringstream words(loaded.errors[0].remedy);
+  const std::string text = reference();
+  int keys = 0;
+  for (std::string word; words >> word;) {
+    if (word.front() == '"') {
+      const std::string key = word.substr(1, word.find('"', 1) - 1);
+      EXPECT_NE(text.find("| `" + key + "` |"), std::string::npos) << key;
+      ++keys;
+    }
+  }
+  EXPECT_EQ(keys, 12);
+}
+
+}  // namespace
+}  // namespace ringroad::policy
