@@ -1,0 +1,1 @@
+"""The Soft-RoCE virtual machine harness behind `integration/softroce/run`."""
