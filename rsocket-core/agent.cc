@@ -350,6 +350,7 @@ void Agent::serve(const StreamPtr& stream) noexcept {
       stream->service();
       const StreamInterest want = stream->interest();
       if (want.done) {
+        if (stream->state() == State::kClosed) cancel_promotion(*stream);
         forget(stream->id());
         return;
       }
@@ -367,6 +368,16 @@ void Agent::serve(const StreamPtr& stream) noexcept {
       if (!want.channel || stream->arm_channel()) return;
     }
   } catch (const std::bad_alloc&) {
+  }
+}
+
+// The program closed a connection whose channel was still being built.
+void Agent::cancel_promotion(const Stream& stream) noexcept {
+  for (auto it = promotions_.begin(); it != promotions_.end(); ++it) {
+    if (it->second.stream.get() != &stream) continue;
+    it->second.transport->cancel(it->first);
+    promotions_.erase(it);
+    return;
   }
 }
 

@@ -128,6 +128,7 @@ class Agent final : public StreamHost, public TransportEvents {
   void expire(std::int64_t now_ns) noexcept;
   void serve(const StreamPtr& stream) noexcept;
   void forget(std::uint64_t id) noexcept;
+  void cancel_promotion(const Stream& stream) noexcept;
   void set_deadline(Watched& watched, std::int64_t deadline_ns) noexcept;
   void watch_channel(Watched& watched, bool wanted) noexcept;
 
