@@ -123,8 +123,8 @@ TEST_P(EveryStep, OfTheDialogueMayGoWrong) {
 INSTANTIATE_TEST_SUITE_P(Faults, EveryStep,
                          ::testing::Values(FaultKind::kFail, FaultKind::kDuplicateControl,
                                            FaultKind::kDelay, FaultKind::kLimitCredit),
-                         [](const auto& info) {
-                           switch (info.param) {
+                         [](const auto& param_info) {
+                           switch (param_info.param) {
                              case FaultKind::kFail: return "Fail";
                              case FaultKind::kDuplicateControl: return "DuplicateControl";
                              case FaultKind::kDelay: return "Delay";
