@@ -12,12 +12,11 @@ namespace {
 
 // Local questions: the neighbour table and, on RoCE, nothing else.
 constexpr int kResolveMs = 500;
-// From connect() to the outcome, and from accept() to the connector's RTU.
-constexpr std::int64_t kPromotionNs = 2'000'000'000;
-// The local ACK timeout is 4.096 us * 2^14 = 67 ms (IBTA 1.4, 9.7.6.1.3). With 7 retries a send to a
-// dead peer fails after about half a second; devices may take up to four times as long.
+// The local ACK timeout is 4.096 us * 2^14 = 67 ms (IBTA 1.4, 9.7.6.1.3). With 6 retries a send to a
+// dead peer fails after about half a second; devices may take up to four times as long. Not 7, which
+// Soft-RoCE takes for infinity (rxe_comp.c).
 constexpr std::uint8_t kAckTimeout = 14;
-constexpr std::uint8_t kRetries = 7;
+constexpr std::uint8_t kRetries = 6;
 // Receivers post ahead of their credits, so RNR does not happen; 7 means for ever, lest a device
 // that is slow to see a posted receive ends the connection.
 constexpr std::uint8_t kRnrRetries = 7;
@@ -161,14 +160,17 @@ Reason VerbsTransport::on_route(PromotionId id, Attempt& attempt) noexcept {
 void VerbsTransport::accept(PromotionId id, const AcceptParams& params) noexcept {
   const auto attempt = attempts_.find(id);
   if (attempt == attempts_.end() || attempt->second.step != Step::kRequested) return;
-  const Reason why = answer(id, attempt->second, params);
+  Reason why = answer(id, attempt->second, params);
   if (why == Reason::kNone) {
     set_timer();
     return;
   }
   Refusal refusal;
   refusal.reason = static_cast<std::uint8_t>(why);
-  rdma_reject(attempt->second.cm_id.get(), &refusal, sizeof refusal);
+  // A request that cannot be rejected either was taken back by the connector.
+  if (rdma_reject(attempt->second.cm_id.get(), &refusal, sizeof refusal) != 0) {
+    why = Reason::kPeerGone;
+  }
   give_up(attempt, why, Reason::kNone);
 }
 

@@ -15,10 +15,6 @@ namespace ringroad {
 namespace {
 
 constexpr int kBacklog = 128;
-// The agent answers a request at once or when accept() has returned; a connector gives up long
-// before this. It bounds what requests whose connector vanished can hold.
-constexpr std::int64_t kRequestNs = 10'000'000'000;
-
 // Where an identifier keeps the promotion it belongs to.
 PromotionId promotion_of(const rdma_cm_id* id) noexcept {
   return reinterpret_cast<std::uintptr_t>(id->context);
@@ -252,7 +248,8 @@ void VerbsTransport::expire() noexcept {
       return entry.second.deadline_ns <= now;
     });
     if (late == attempts_.end()) return;
-    give_up(late, Reason::kTimeout, Reason::kNone);
+    const bool unanswered = late->second.step == Step::kRequested;
+    give_up(late, unanswered ? Reason::kPeerGone : Reason::kTimeout, Reason::kNone);
   }
 }
 
