@@ -37,10 +37,12 @@ class MariaDb:
     """One server on a copy of `prepared`; a context that starts and stops it.
 
     `preload` holds the environment variables that put Ringroad into the server, or nothing.
-    The data, the log and the Unix socket live in `work`/`name`.
+    The data, the log and the Unix socket live in `work`/`name`. `options` are further words of
+    the command line.
     """
 
-    def __init__(self, name, prepared, work, address, port, preload=None, native_aio=True):
+    def __init__(self, name, prepared, work, address, port, preload=None, native_aio=True,
+                 options=()):
         self.name = name
         self.address = address
         self.port = port
@@ -50,6 +52,7 @@ class MariaDb:
         self._prepared = Path(prepared)
         self._preload = preload
         self._native_aio = native_aio
+        self._options = options
         self._socket = self.directory / "socket"
         self._server = None
         self._client = None
@@ -66,7 +69,7 @@ class MariaDb:
             f"--socket={self._socket}", f"--pid-file={self.directory / 'pid'}",
             f"--port={self.port}", f"--bind-address={self.address}", f"--log-error={self.log}",
             "--innodb-buffer-pool-size=128M", f"--innodb-log-file-size={REDO_LOG}",
-            "--skip-name-resolve", "--disable-log-bin"]
+            "--skip-name-resolve", "--disable-log-bin", *self._options]
         if not self._native_aio:
             command.append("--innodb-use-native-aio=0")
         self._server = processes.Child(command, self.directory / "output", self._preload)

@@ -1,0 +1,1 @@
+"""What must hold, shown with real programs: each test states one promise to a user."""
