@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <memory>
 #include <string>
@@ -26,8 +27,8 @@ class QuietHost final : public StreamHost {
   void attend(Stream&) noexcept override { ++attended; }
   void start_promotion(Stream&) noexcept override { ++asked; }
   void unwatch(Stream&, int) noexcept override {}
-  int attended = 0;
-  int asked = 0;
+  std::atomic<int> attended{0};
+  std::atomic<int> asked{0};
 };
 
 // Descriptors of a connected TCP connection: connector, accepted.
