@@ -55,11 +55,10 @@ ShmChannel::ShmChannel(std::shared_ptr<ShmMemory> memory, ShmSideIndex side, Shm
       tx_ring_(memory_->ring(static_cast<unsigned>(side))),
       rx_ring_(memory_->ring(1 - static_cast<unsigned>(side))),
       wake_(std::move(wake)),
-      quarter_(ring_bytes() / 4),
-      owner_(sys::getpid()) {}
+      quarter_(ring_bytes() / 4) {}
 
 ShmChannel::~ShmChannel() {
-  if (sys::getpid() != owner_) return;
+  if (!wake_.in_own_process()) return;
   mine_.closed.store(1, kSeqCst);
   wake_.signal_peer();
 }

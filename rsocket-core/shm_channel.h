@@ -25,8 +25,6 @@
 // In a forked child an end can only be destroyed; that leaves the parent's stream alone.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -104,7 +102,6 @@ class ShmChannel final : public Channel {
   const MirroredRing& rx_ring_;
   const ShmWake wake_;
   const std::uint64_t quarter_;
-  const pid_t owner_;
 
   // Written by TX, and tx_consumed_ by whoever makes progress.
   alignas(64) Cursor tx_head_{0};

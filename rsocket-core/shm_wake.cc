@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "rsocket-core/foreign_fd.h"
 #include "rsocket-core/shm_memory.h"
 #include "rsocket-core/sys.h"
 
@@ -13,6 +14,8 @@ namespace {
 
 // More wake-ups than this in one drain() are a peer's mischief; the rest waits for the next one.
 constexpr int kDrainBatch = 16;
+// Of Linux 6.16, and the same on every architecture that this runs on.
+constexpr int kSoPassRights = 83;
 constexpr std::uint32_t kSocketEvents = EPOLLIN | EPOLLRDHUP | EPOLLET;
 
 bool watch(int epoll, int op, int socket) noexcept {
@@ -23,10 +26,14 @@ bool watch(int epoll, int op, int socket) noexcept {
 
 }  // namespace
 
+ShmWake::ShmWake(ShmWakeKind kind, int wait, int link) noexcept
+    : kind_(kind), wait_(wait), link_(link), owner_(sys::getpid()) {}
+
 ShmWake::ShmWake(ShmWake&& other) noexcept
     : kind_(other.kind_),
       wait_(std::exchange(other.wait_, -1)),
-      link_(std::exchange(other.link_, -1)) {}
+      link_(std::exchange(other.link_, -1)),
+      owner_(other.owner_) {}
 
 ShmWake& ShmWake::operator=(ShmWake&& other) noexcept {
   if (this != &other) {
@@ -34,22 +41,28 @@ ShmWake& ShmWake::operator=(ShmWake&& other) noexcept {
     kind_ = other.kind_;
     wait_ = std::exchange(other.wait_, -1);
     link_ = std::exchange(other.link_, -1);
+    owner_ = other.owner_;
   }
   return *this;
 }
 
 void ShmWake::reset() noexcept {
-  for (int* fd : {&wait_, &link_}) {
-    if (*fd >= 0) sys::close_quietly(*fd);
-    *fd = -1;
+  if (kind_ == ShmWakeKind::kSocket && link_ >= 0 && in_own_process()) {
+    close_foreign_socket(std::exchange(link_, -1));
   }
+  close_own(link_);
+  close_own(wait_);
 }
+
+bool ShmWake::in_own_process() const noexcept { return owner_ == sys::getpid(); }
 
 ShmWake ShmWake::over_events(int own, int peer) noexcept {
   return ShmWake(ShmWakeKind::kEvents, own, peer);
 }
 
 ShmWake ShmWake::over_socket(int socket, Reason& why) noexcept {
+  const int off = 0;
+  sys::setsockopt(socket, SOL_SOCKET, kSoPassRights, &off, sizeof off);  // older kernels have none
   const int epoll = sys::move_high(sys::epoll_create1(EPOLL_CLOEXEC));
   ShmWake wake(ShmWakeKind::kSocket, epoll, socket);
   if (epoll < 0 || !watch(epoll, EPOLL_CTL_ADD, socket)) {
@@ -62,7 +75,8 @@ ShmWake ShmWake::over_socket(int socket, Reason& why) noexcept {
 bool ShmWake::make_pair(ShmWakeKind kind, ShmWake& a, ShmWake& b, Reason& why) noexcept {
   if (kind == ShmWakeKind::kSocket) {
     int ends[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    constexpr int kType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
+    if (sys::call(SYS_socketpair, AF_UNIX, kType, 0, ends) != 0) {
       why = shm_reason_of(errno);
       return false;
     }
@@ -125,7 +139,7 @@ bool adopt_wake_event(int fd) noexcept {
   char path[32];
   char target[32] = {};
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  if (syscall(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1) < 0) return false;
+  if (sys::call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1) < 0) return false;
   if (std::strcmp(target, "anon_inode:[eventfd]") != 0) return false;
   const int flags = sys::fcntl(fd, F_GETFL);
   return flags >= 0 && sys::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;

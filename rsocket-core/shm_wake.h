@@ -7,12 +7,16 @@
 //             well attach a debugger to each other.
 //   kSocket   the two ends of a connected Unix socket, one byte a wake-up. Neither process holds
 //             the other's end, and MSG_DONTWAIT belongs to the call: nobody can be made to wait.
+//             (A peer could attach descriptors to a byte, and dropping those could wait; Linux
+//             6.16 and later refuses them here, SO_PASSRIGHTS.)
 //             An edge-triggered epoll instance stands before it, so that the end of the peer is
 //             one event and not a descriptor that is readable for ever.
 //
 // Both hold two descriptors. All functions may be called by any thread at any time, and none of
 // them waits.
 #pragma once
+
+#include <sys/types.h>
 
 #include "rsocket-core/reason.h"
 
@@ -39,6 +43,8 @@ class ShmWake {
   static bool make_pair(ShmWakeKind kind, ShmWake& a, ShmWake& b, Reason& why) noexcept;
 
   explicit operator bool() const noexcept { return wait_ >= 0; }
+  // False in a forked child: there it may only be destroyed, and that leaves the parent's alone.
+  bool in_own_process() const noexcept;
   // Readable after a wake-up, until drain().
   int fd() const noexcept { return wait_; }
   void signal_peer() const noexcept;
@@ -47,12 +53,13 @@ class ShmWake {
   void drain() const noexcept;
 
  private:
-  ShmWake(ShmWakeKind kind, int wait, int link) noexcept : kind_(kind), wait_(wait), link_(link) {}
+  ShmWake(ShmWakeKind kind, int wait, int link) noexcept;
   void reset() noexcept;
 
   ShmWakeKind kind_ = ShmWakeKind::kEvents;
   int wait_ = -1;  // own eventfd, or the epoll instance
   int link_ = -1;  // the peer's eventfd, or the socket
+  pid_t owner_ = 0;
 };
 
 // A new eventfd as ShmWake wants it, or -1 with errno.

@@ -1,0 +1,162 @@
+#include "rsocket-core/shm_hello.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "rsocket-core/foreign_fd.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+namespace {
+
+// What a user that has no name in this user namespace looks like (/proc/sys/kernel/overflowuid):
+// many users, perhaps.
+constexpr uid_t kOverflowUser = 65534;
+
+constexpr std::size_t kControlBytes =
+    CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(ShmPacket::kMaxDescriptors * sizeof(int));
+
+}  // namespace
+
+ShmAddress ShmAddress::from(const Endpoint& endpoint) noexcept {
+  ShmAddress out;
+  std::memcpy(out.addr, endpoint.addr.data(), sizeof out.addr);
+  out.scope = endpoint.scope;
+  out.port = endpoint.port;
+  return out;
+}
+
+Endpoint ShmAddress::endpoint() const noexcept {
+  Endpoint out;
+  std::memcpy(out.addr.data(), addr, sizeof addr);
+  out.scope = scope;
+  out.port = port;
+  return out;
+}
+
+ShmName shm_name_of_listener(const Endpoint& endpoint) noexcept {
+  if (!endpoint.is_any()) return ShmName::kExact;
+  return endpoint.is_v4() ? ShmName::kAny4 : ShmName::kAny6;
+}
+
+socklen_t make_shm_name(ShmName kind, const Endpoint& endpoint, sockaddr_un& out) noexcept {
+  char address[INET6_ADDRSTRLEN + 16] = {};
+  if (kind != ShmName::kExact) {
+    std::snprintf(address, sizeof address, "%s", kind == ShmName::kAny4 ? "any4" : "any6");
+  } else if (endpoint.is_v4()) {
+    inet_ntop(AF_INET, endpoint.addr.data() + 12, address, sizeof address);
+  } else {
+    char text[INET6_ADDRSTRLEN] = {};
+    inet_ntop(AF_INET6, endpoint.addr.data(), text, sizeof text);
+    if (endpoint.scope != 0) {
+      std::snprintf(address, sizeof address, "[%s%%%u]", text, endpoint.scope);
+    } else {
+      std::snprintf(address, sizeof address, "[%s]", text);
+    }
+  }
+  out = sockaddr_un{};
+  out.sun_family = AF_UNIX;
+  const int length = std::snprintf(out.sun_path + 1, sizeof out.sun_path - 1, "ringroad/%u/%s:%u",
+                                   unsigned{kProtocolVersion}, address, unsigned{endpoint.port});
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1) +
+         static_cast<socklen_t>(length);
+}
+
+ShmPacket::~ShmPacket() {
+  for (const int fd : fds_) close_foreign(fd);
+}
+
+int ShmPacket::take_descriptor(unsigned index) noexcept {
+  const int fd = fds_[index];
+  fds_[index] = -1;
+  return fd;
+}
+
+ShmPacket::Got ShmPacket::receive(int socket) noexcept {
+  iovec piece{bytes_, sizeof bytes_};
+  alignas(cmsghdr) char control[kControlBytes];
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t n;
+  do {
+    n = sys::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0) return errno == EAGAIN ? Got::kNothing : Got::kEnd;
+
+  bool credentials = false;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET) continue;
+    const std::size_t bytes = part->cmsg_len - CMSG_LEN(0);
+    if (part->cmsg_type == SCM_CREDENTIALS && bytes == sizeof(ucred)) {
+      ucred sender;
+      std::memcpy(&sender, CMSG_DATA(part), sizeof sender);
+      credentials = true;
+      same_user_ = sender.uid == geteuid() && sender.uid != kOverflowUser;
+    } else if (part->cmsg_type == SCM_RIGHTS) {
+      for (std::size_t i = 0; i < bytes / sizeof(int); ++i) {
+        int fd;
+        std::memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
+        fd = sys::move_high(fd);
+        if (count_ < kMaxDescriptors) {
+          fds_[count_++] = fd;
+        } else {
+          close_foreign(fd);
+        }
+      }
+    }
+  }
+  // The end of the stream has no sender.
+  if (n == 0 && !credentials && count_ == 0) return Got::kEnd;
+  size_ = static_cast<std::size_t>(n);
+  truncated_ = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  return Got::kPacket;
+}
+
+int send_shm_packet(int socket, const void* data, std::size_t size, const int* fds,
+                    unsigned count) noexcept {
+  // sendmsg(2) does not write through it.
+  iovec piece{const_cast<void*>(data), size};
+  alignas(cmsghdr) char control[kControlBytes] = {};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* part = CMSG_FIRSTHDR(&message);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_CREDENTIALS;
+  part->cmsg_len = CMSG_LEN(sizeof(ucred));
+  const ucred self{sys::getpid(), geteuid(), getegid()};
+  std::memcpy(CMSG_DATA(part), &self, sizeof self);
+  std::size_t used = CMSG_SPACE(sizeof(ucred));
+  if (count > 0) {
+    part = CMSG_NXTHDR(&message, part);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(count * sizeof(int));
+    std::memcpy(CMSG_DATA(part), fds, count * sizeof(int));
+    used += CMSG_SPACE(count * sizeof(int));
+  }
+  message.msg_controllen = used;
+  ssize_t n;
+  do {
+    n = sys::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (n < 0 && errno == EINTR);
+  return n < 0 ? errno : 0;
+}
+
+bool receive_credentials(int socket) noexcept {
+  const int on = 1;
+  return sys::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) == 0;
+}
+
+}  // namespace ringroad
