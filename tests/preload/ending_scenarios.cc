@@ -1,0 +1,155 @@
+// A process that ends: what it has sent still arrives.
+#include <netinet/in.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+
+#include "tests/preload/actor.h"
+
+namespace ringroad::test {
+namespace {
+
+constexpr std::uint64_t kBytes = 180'000;
+
+// The client sends, more than a segment and less than any buffer, and ends at once by `end`.
+void send_and_end(Actor& a, const std::function<void()>& end) {
+  const int fd = a.stream();
+  if (a.is_client()) {
+    a.recv(fd, 10);
+    a.send_pattern(fd, 0, kBytes, kBytes);
+    end();
+  } else {
+    a.send(fd, "go");
+    a.settle(fd, POLLIN, POLLIN);
+    a.drain_to_end(fd);
+    a.recv(fd, 1);
+    a.error(fd);
+  }
+}
+
+}  // namespace
+
+SCENARIO(exit_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { std::exit(0); });
+}
+
+SCENARIO(underscore_exit_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::_exit(0); });
+}
+
+SCENARIO(underscore_capital_exit_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::_Exit(0); });
+}
+
+SCENARIO(quick_exit_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { std::quick_exit(0); });
+}
+
+SCENARIO(exit_group_by_number_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::syscall(SYS_exit_group, 0L); });
+}
+
+SCENARIO(exit_in_a_thread_right_after_a_send, kEndsItself) {
+  send_and_end(a, [&] { Thread(a, [] { std::exit(0); }).join(); });
+}
+
+SCENARIO(exec_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::execl("/bin/true", "true", static_cast<char*>(nullptr)); });
+}
+
+SCENARIO(close_and_exit_right_after_a_send, kEndsItself) {
+  const int fd = a.stream();
+  if (a.is_client()) {
+    a.send_pattern(fd, 0, kBytes, kBytes);
+    a.close(fd);
+    ::_exit(0);
+  }
+  a.drain_to_end(fd);
+}
+
+SCENARIO(exit_with_unread_bytes_resets, kEndsItself) {
+  const int fd = a.stream();
+  if (a.is_client()) {
+    a.settle(fd, POLLIN, POLLIN);
+    a.sync();
+    a.send(fd, "said before");
+    ::_exit(0);
+  }
+  a.send(fd, "never read");
+  a.sync();
+  a.settle(fd, POLLIN, POLLHUP);
+  a.recv(fd, 20);
+  a.recv(fd, 20);
+}
+
+SCENARIO(exit_while_others_sleep, kEndsItself) {
+  // Threads that sleep in recv and poll do not keep the process, and what was sent arrives.
+  const int fd = a.stream();
+  if (a.is_client()) {
+    auto* reader = new Thread(a, [&] { a.recv(fd, 10); });
+    auto* poller = new Thread(a, [&] { a.poll(fd, POLLIN, -1); });
+    reader->wait_asleep();
+    poller->wait_asleep();
+    a.send(fd, "bye");
+    ::_exit(0);
+  }
+  a.recv(fd, 10);
+  a.recv(fd, 10);
+}
+
+SCENARIO(exit_with_many_streams, kEndsItself) {
+  std::vector<int> fds;
+  for (int i = 0; i < 20; ++i) fds.push_back(a.stream());
+  if (a.is_client()) {
+    for (const int fd : fds) {
+      const std::string bytes = patterned(0, 5000);
+      ::send(fd, bytes.data(), bytes.size(), 0);
+    }
+    std::exit(0);
+  }
+  for (const int fd : fds) a.drain_to_end(fd);
+}
+
+SCENARIO(both_exit_at_once, kEndsItself) {
+  const int fd = a.stream();
+  a.send(fd, "x");
+  a.recv(fd, 1);
+  std::exit(0);
+}
+
+SCENARIO(killed_after_everything_was_read, kEndsItself) {
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "all"); });
+  a.server([&] { a.recv(fd, 10); });
+  if (a.is_client()) raise(SIGKILL);
+  a.settle(fd, POLLIN | POLLRDHUP, POLLRDHUP);
+  a.recv(fd, 10);
+  a.recv(fd, 10);
+}
+
+SCENARIO(killed_with_bytes_on_their_way, kEndsItself) {
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "what arrived before"); });
+  if (a.is_client()) raise(SIGKILL);
+  a.settle(fd, POLLIN | POLLRDHUP, POLLRDHUP);
+  a.recv(fd, 30);
+  a.recv(fd, 30);
+  a.recv(fd, 30);
+}
+
+SCENARIO(killed_while_the_peer_sleeps, kEndsItself) {
+  const int fd = a.stream();
+  if (a.is_client()) {
+    a.sync();
+    raise(SIGKILL);
+  }
+  Thread reader(a, [&] { a.recv(fd, 10); a.recv(fd, 10); });
+  reader.wait_asleep();
+  a.sync();
+  reader.join();
+}
+
+}  // namespace ringroad::test

@@ -1,0 +1,216 @@
+// Children: helpers that only inherit, and servers that take the connection over.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/preload/actor.h"
+
+namespace ringroad::test {
+namespace {
+
+void wait_for(Actor& a, pid_t child) {
+  int status = 0;
+  pid_t done;
+  do {
+    done = ::waitpid(child, &status, 0);
+  } while (done < 0 && errno == EINTR);
+  a.log("child ended with %d", WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+}
+
+void exchange(Actor& a, int fd, const char* words) {
+  a.client([&] { a.send(fd, words); });
+  a.server([&] { a.recv(fd, 40); a.send(fd, "heard"); });
+  a.client([&] { a.recv(fd, 40); });
+}
+
+}  // namespace
+
+SCENARIO(helper_programs_beside_a_stream, kStaysOnChannel) {
+  const int fd = a.stream();
+  exchange(a, fd, "before");
+  a.both([&] {
+    a.log("system: %d", std::system("exit 7"));
+    if (std::FILE* pipe = ::popen("echo from a helper", "r")) {
+      char line[64] = {};
+      if (std::fgets(line, sizeof line, pipe) != nullptr) a.log("popen: %s", line);
+      a.log("pclose: %d", ::pclose(pipe));
+    }
+    pid_t child = -1;
+    char name[] = "true";
+    char* const argv[] = {name, nullptr};
+    a.result("posix_spawn", ::posix_spawn(&child, "/bin/true", nullptr, nullptr, argv, environ));
+    wait_for(a, child);
+  });
+  exchange(a, fd, "after");
+}
+
+SCENARIO(fork_and_exec_beside_a_stream, kStaysOnChannel) {
+  const int fd = a.stream();
+  exchange(a, fd, "before");
+  a.both([&] {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::execl("/bin/true", "true", static_cast<char*>(nullptr));
+      ::_exit(127);
+    }
+    wait_for(a, child);
+  });
+  exchange(a, fd, "after fork and exec");
+  a.both([&] {
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      ::execl("/bin/true", "true", static_cast<char*>(nullptr));
+      ::_exit(127);
+    }
+    wait_for(a, child);
+  });
+  exchange(a, fd, "after vfork and exec");
+}
+
+SCENARIO(a_child_closes_its_copy, kStaysOnChannel) {
+  const int fd = a.stream();
+  exchange(a, fd, "before");
+  a.both([&] {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const int closed = ::close(fd);
+      ::_exit(closed == 0 && ::close(fd) == -1 && errno == EBADF ? 3 : 4);
+    }
+    wait_for(a, child);
+  });
+  exchange(a, fd, "after");
+  a.client([&] { a.close(fd); });
+  a.server([&] { a.recv(fd, 1); });
+}
+
+SCENARIO(a_vfork_child_closes_its_copy, kStaysOnChannel) {
+  const int fd = a.stream();
+  exchange(a, fd, "before");
+  a.both([&] {
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      ::close(fd);
+      ::close_range(3, ~0U, 0);
+      ::_exit(0);
+    }
+    wait_for(a, child);
+  });
+  exchange(a, fd, "after");
+}
+
+SCENARIO(a_child_exits_beside_a_stream, kStaysOnChannel) {
+  const int fd = a.stream();
+  exchange(a, fd, "before");
+  a.both([&] {
+    const pid_t child = ::fork();
+    if (child == 0) std::exit(5);
+    wait_for(a, child);
+  });
+  exchange(a, fd, "after");
+  a.client([&] { a.shutdown(fd, SHUT_WR); });
+  a.server([&] { a.recv(fd, 1); });
+}
+
+SCENARIO(a_child_makes_streams_of_its_own, 0) {
+  const int fd = a.stream();
+  exchange(a, fd, "the parents'");
+  if (a.is_client()) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const int own = a.connect_blocking();
+      char buffer[16] = {};
+      const bool good = ::send(own, "child", 5, 0) == 5 && ::recv(own, buffer, 16, 0) == 2;
+      ::_exit(good ? 6 : 7);
+    }
+    wait_for(a, child);
+  } else {
+    const int own = a.accept_blocking();
+    a.recv(own, 10);
+    a.send(own, "ok");
+    a.settle(own, POLLRDHUP, POLLRDHUP);
+    a.recv(own, 10);
+  }
+  a.sync();
+  exchange(a, fd, "the parents' still");
+}
+
+SCENARIO(the_child_serves_what_was_accepted, 0) {
+  const int fd = a.stream();
+  if (a.is_server()) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      a.recv(fd, 20);
+      a.send(fd, "by the child");
+      a.recv(fd, 20);
+      ::_exit(0);
+    }
+    ::close(fd);
+    a.sync();
+    wait_for(a, child);
+  } else {
+    a.sync();
+    a.send(fd, "request");
+    a.recv(fd, 20);
+    a.shutdown(fd, SHUT_WR);
+    a.settle(fd, POLLIN, POLLIN);
+    a.recv(fd, 20);
+  }
+  a.sync();
+}
+
+SCENARIO(the_child_accepts, 0) {
+  a.meet();
+  if (a.is_server()) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const int fd = a.accept_blocking();
+      a.recv(fd, 20);
+      a.send(fd, "by the child");
+      a.recv(fd, 20);
+      ::_exit(0);
+    }
+    a.sync();
+    wait_for(a, child);
+  } else {
+    a.sync();
+    const int fd = a.connect_blocking();
+    a.send(fd, "request");
+    a.recv(fd, 20);
+    a.shutdown(fd, SHUT_WR);
+    a.settle(fd, POLLIN, POLLIN);
+    a.recv(fd, 20);
+  }
+  a.sync();
+}
+
+SCENARIO(a_program_inherits_the_stream, 0) {
+  // As inetd does it: the stream is another program's standard input and output.
+  const int fd = a.stream();
+  if (a.is_server()) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::dup2(fd, 0);
+      ::dup2(fd, 1);
+      ::execl("/bin/cat", "cat", static_cast<char*>(nullptr));
+      ::_exit(127);
+    }
+    ::close(fd);
+    a.sync();
+    wait_for(a, child);
+  } else {
+    a.sync();
+    a.send(fd, "through cat");
+    a.recv(fd, 20);
+    a.shutdown(fd, SHUT_WR);
+    a.recv(fd, 20);
+  }
+  a.sync();
+}
+
+}  // namespace ringroad::test
