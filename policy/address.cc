@@ -130,6 +130,14 @@ std::string Endpoint::to_string() const {
   return addr.family == Family::kIpv4 ? host + ":" + number : "[" + host + "]:" + number;
 }
 
+Prefix Prefix::of(const Address& address, unsigned length) noexcept {
+  Prefix prefix{address, length};
+  for (unsigned bit = length; bit < address.bits(); ++bit) {
+    prefix.addr.bytes[bit / 8] &= static_cast<std::uint8_t>(~(0x80U >> (bit % 8U)));
+  }
+  return prefix;
+}
+
 bool Prefix::contains(const Address& address) const noexcept {
   if (address.family != addr.family) {
     return false;

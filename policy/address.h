@@ -61,6 +61,9 @@ struct Prefix {
   Address addr;
   unsigned length = 0;  // 0 to addr.bits()
 
+  // The prefix of that length that holds `address`. REQUIRES: length <= address.bits().
+  static Prefix of(const Address& address, unsigned length) noexcept;
+
   bool contains(const Address& address) const noexcept;
   bool contains(const Prefix& inner) const noexcept {
     return inner.length >= length && contains(inner.addr);

@@ -94,12 +94,9 @@ bool subtract(const Box& box, Roles roles, const Prefix& subnet, PortRange ports
   rest.ports = {first, last};
   // Walking from the box's prefix down to the subnet, the other branch is left at every step.
   for (unsigned depth = box.subnet.length; depth < subnet.length; ++depth) {
-    rest.subnet = subnet;
-    rest.subnet.length = depth + 1;
-    rest.subnet.addr.bytes[depth / 8] ^= static_cast<std::uint8_t>(0x80U >> (depth % 8U));
-    for (unsigned bit = depth + 1; bit < subnet.addr.bits(); ++bit) {
-      rest.subnet.addr.bytes[bit / 8] &= static_cast<std::uint8_t>(~(0x80U >> (bit % 8U)));
-    }
+    Address other = subnet.addr;
+    other.bytes[depth / 8] ^= static_cast<std::uint8_t>(0x80U >> (depth % 8U));
+    rest.subnet = Prefix::of(other, depth + 1);
     left.push_back(rest);
   }
   return true;

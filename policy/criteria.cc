@@ -29,14 +29,6 @@ std::string without_spaces(std::string_view text) {
   return result;
 }
 
-Address masked(const Address& address, unsigned length) noexcept {
-  Address result = address;
-  for (unsigned bit = length; bit < address.bits(); ++bit) {
-    result.bytes[bit / 8] &= static_cast<std::uint8_t>(~(0x80U >> (bit % 8U)));
-  }
-  return result;
-}
-
 // 255.255.255.0 is 24; none if the set bits are not all in front.
 std::optional<unsigned> length_of_netmask(std::string_view text) noexcept {
   const std::optional<Address> mask = Address::parse(text);
@@ -47,7 +39,7 @@ std::optional<unsigned> length_of_netmask(std::string_view text) noexcept {
   while (length < mask->bits() && mask->bit(length)) {
     ++length;
   }
-  return *mask == masked(*mask, length) ? std::optional(length) : std::nullopt;
+  return *mask == Prefix::of(*mask, length).addr ? std::optional(length) : std::nullopt;
 }
 
 bool is_word(char c) noexcept {
@@ -96,10 +88,9 @@ std::optional<Prefix> parse_subnet(std::string_view text, Complaint& complaint) 
   if (!length) {
     const std::optional<unsigned> netmask = length_of_netmask(length_text);
     complaint.message = quoted(length_text) + " in " + quoted(text) + " is not a prefix length";
-    complaint.remedy =
-        netmask && !mapped
-            ? "write " + quoted(Prefix{masked(*address, *netmask), *netmask}.to_string())
-            : "it is a number from 0 to " + std::to_string(longest);
+    complaint.remedy = netmask && !mapped
+                           ? "write " + quoted(Prefix::of(*address, *netmask).to_string())
+                           : "it is a number from 0 to " + std::to_string(longest);
     return std::nullopt;
   }
   if (*length > longest) {
@@ -114,7 +105,7 @@ std::optional<Prefix> parse_subnet(std::string_view text, Complaint& complaint) 
     complaint.remedy = "an IPv4 subnet is written as \"10.0.0.0/8\"";
     return std::nullopt;
   }
-  const Prefix prefix{masked(*address, *length - mapped_bits), *length - mapped_bits};
+  const Prefix prefix = Prefix::of(*address, *length - mapped_bits);
   if (prefix.addr != *address) {
     complaint.message = quoted(text) + " has bits set after its prefix";
     complaint.remedy = "write " + quoted(prefix.to_string()) + " for the subnet or " +

@@ -86,6 +86,7 @@ TEST(Coverage, KnowsThatAGlobCoversTheNamesItMatches) {
   EXPECT_TRUE(warned(R"(program = "*")", ""));
   EXPECT_FALSE(warned(R"(program = "my*")", R"(program = ["mysqld", "a"])"));
   EXPECT_FALSE(warned(R"(program = "mysqld")", R"(program = "my*")"));
+  EXPECT_FALSE(warned(R"(program = "my?")", R"(program = "my*")"));
   EXPECT_FALSE(warned(R"(program = "my*")", ""));
 }
 

@@ -128,7 +128,8 @@ TEST(Keys, APolicyMayHaveNoRules) {
 TEST(Keys, CommentsMayHoldAnyCharacterWhateverTheStringsBeforeThem) {
   for (const char* line :
        {"program = \"a\\\"b\" # caf\u00e9", "program = 'a\\' # caf\u00e9",
-        "program = ['#', \"'\"] # caf\u00e9 \"", "# \u201cquoted\u201d 'and \"not"}) {
+        "program = ['#', \"'\"] # caf\u00e9 \"", "# \u201cquoted\u201d 'and \"not",
+        "# \u00a0 \u07ff \u0800 \ud7ff \ue000 \uffee \U00010000 \U0010ffef"}) {
     EXPECT_EQ(settings_of(line).line, 2U) << line;
   }
   const auto policy = must_load(one_rule("name = \"r\"\nprogram = \"caf\\u00e9\" # \u00e9"));
