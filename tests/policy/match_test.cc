@@ -186,6 +186,37 @@ port = "3306")"));
   EXPECT_EQ(wrong, 0);
 }
 
+TEST(Reach, IsWhatSomeRuleForThatRolePortAndProgramCouldChoose) {
+  const auto policy = must_load(R"(version = 1
+[[rule]]
+subnet = "10.0.0.0/8"
+port = 1
+via = "rdma"
+[[rule]]
+subnet = "127.0.0.0/8"
+port = [1, 2]
+via = "shm"
+role = "accept"
+[[rule]]
+subnet = "0.0.0.0/0"
+port = 3
+program = "mysqld"
+[[rule]]
+subnet = "0.0.0.0/0"
+via = "tcp"
+)");
+  const auto reached = [&](Role role, std::string_view program, std::uint16_t port) {
+    const Reach reach = policy->reach(role, program, port);
+    return std::string(reach.rdma ? "rdma " : "") + (reach.shm ? "shm" : "");
+  };
+  EXPECT_EQ(reached(Role::kAccept, "p", 1), "rdma shm");
+  EXPECT_EQ(reached(Role::kConnect, "p", 1), "rdma ");
+  EXPECT_EQ(reached(Role::kAccept, "p", 2), "shm");
+  EXPECT_EQ(reached(Role::kAccept, "/usr/sbin/mysqld", 3), "rdma shm");
+  EXPECT_EQ(reached(Role::kAccept, "p", 3), "");
+  EXPECT_EQ(reached(Role::kAccept, "p", 4), "");
+}
+
 TEST(Explain, GivesEveryReasonOfEveryEarlierRule) {
   const auto policy = must_load(R"(version = 1
 [[rule]]
