@@ -14,6 +14,10 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kControlBytes =
     ((kPostedReceives + kSendSlots) * sizeof(ControlMessage) + kPage - 1) / kPage * kPage;
 
+// As plain numbers: ibv_reg_mr is a macro that mixes them with another enumeration.
+constexpr int kLocalAccess = static_cast<int>(IBV_ACCESS_LOCAL_WRITE);
+constexpr int kReceiveAccess = kLocalAccess | static_cast<int>(IBV_ACCESS_REMOTE_WRITE);
+
 bool make_nonblocking(int fd) noexcept {
   const int flags = sys::fcntl(fd, F_GETFL);
   return flags >= 0 && sys::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
@@ -71,10 +75,9 @@ Reason QueuePair::create(rdma_cm_id* id, std::shared_ptr<ProtectionDomain> domai
   ibv_pd* pd = domain_->get();
   transmit_mr_ = ibv_reg_mr(pd, transmit_.base(), ring_bytes, 0);
   if (transmit_mr_ == nullptr) return reason_of_errno(errno, true);
-  receive_mr_ = ibv_reg_mr(pd, receive_.base(), ring_bytes,
-                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  receive_mr_ = ibv_reg_mr(pd, receive_.base(), ring_bytes, kReceiveAccess);
   if (receive_mr_ == nullptr) return reason_of_errno(errno, true);
-  control_mr_ = ibv_reg_mr(pd, control_, kControlBytes, IBV_ACCESS_LOCAL_WRITE);
+  control_mr_ = ibv_reg_mr(pd, control_, kControlBytes, kLocalAccess);
   if (control_mr_ == nullptr) return reason_of_errno(errno, true);
   if (const Reason why = create_queues(id); why != Reason::kNone) return why;
 

@@ -90,7 +90,7 @@ class VerbsChannel final : public Channel {
   void collect_sends() noexcept RR_REQUIRES(send_mutex_);
   void post_data() noexcept RR_REQUIRES(send_mutex_);
   void post_owed_credit() noexcept RR_REQUIRES(send_mutex_);
-  bool post_control(ControlMessage message) noexcept RR_REQUIRES(send_mutex_);
+  bool post_control(ControlMessage message, bool signalled) noexcept RR_REQUIRES(send_mutex_);
   bool post(ibv_send_wr& request, bool signalled) noexcept RR_REQUIRES(send_mutex_);
   FlowCounts counts() const noexcept;
   FlowCounts told() const noexcept;

@@ -56,7 +56,9 @@ void VerbsChannel::flush() noexcept {
 
 bool VerbsChannel::send_control(const ControlMessage& message) noexcept {
   MutexLock lock(send_mutex_);
-  if (failed() || !window_.may_send_control() || !post_control(message)) return false;
+  // Signalled: they are few, and after the last of them the peer may close before it could
+  // acknowledge what delivered() would send to learn of it.
+  if (failed() || !window_.may_send_control() || !post_control(message, true)) return false;
   last_stream_send_ = posted_sends_;
   return true;
 }
@@ -134,10 +136,10 @@ void VerbsChannel::post_owed_credit() noexcept {
   if (failed() || !owes() || !window_.may_send_credit()) return;
   ControlMessage message;
   message.type = static_cast<std::uint8_t>(ControlType::kCredit);
-  post_control(message);
+  post_control(message, false);
 }
 
-bool VerbsChannel::post_control(ControlMessage message) noexcept {
+bool VerbsChannel::post_control(ControlMessage message, bool signalled) noexcept {
   if (!send_slot_free(0)) return false;
   const FlowCounts now = counts();
   message.credits = now.reposted;
@@ -155,7 +157,7 @@ bool VerbsChannel::post_control(ControlMessage message) noexcept {
   request.send_flags =
       sizeof *slot <= queues_.max_inline() ? static_cast<unsigned>(IBV_SEND_INLINE) : 0U;
   window_.sent();
-  if (!post(request, false)) return false;
+  if (!post(request, signalled)) return false;
   set_told(now);
   return true;
 }

@@ -48,8 +48,9 @@ bool RawPeer::make_queues(rdma_cm_id* id) {
   attr.cap = {kDepth, kDepth, 1, 1, 0};
   attr.sq_sig_all = 0;
   if (rdma_create_qp(id, nullptr, &attr) != 0) return false;
-  mr_ = ibv_reg_mr(id->pd, memory_.data(), memory_.size(),
-                   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  // A plain number: ibv_reg_mr is a macro that mixes it with another enumeration.
+  constexpr int kAccess = static_cast<int>(IBV_ACCESS_LOCAL_WRITE);
+  mr_ = ibv_reg_mr(id->pd, memory_.data(), memory_.size(), kAccess);
   return mr_ != nullptr;
 }
 

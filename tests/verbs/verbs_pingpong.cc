@@ -46,7 +46,11 @@ int serve(std::size_t size, int ready) {
   if (sys::write(ready, "", 1) != 1) return 1;
   serve_until({&side}, [&] { return side.requests > 0 && side.outcome(side.last_request).ended; });
   const auto channel = std::move(side.outcome(side.last_request).channel);
-  if (channel == nullptr) return 1;
+  if (channel == nullptr) {
+    std::fprintf(stderr, "verbs_pingpong: no channel from the client: %s\n",
+                 reason_name(side.outcome(side.last_request).reason));
+    return 1;
+  }
   while (read_message(*channel, size)) write_message(*channel, size);
   return 0;
 }
@@ -66,7 +70,11 @@ int measure(std::size_t size, int iterations, int rounds) {
     for (std::int64_t& time : times) {
       const std::int64_t start = sys::now_ns();
       write_message(*channel, size);
-      if (!read_message(*channel, size)) return 1;
+      if (!read_message(*channel, size)) {
+        std::fprintf(stderr, "verbs_pingpong: the channel failed: %s\n",
+                     reason_name(channel->failure()));
+        return 1;
+      }
       time = sys::now_ns() - start;
     }
     std::nth_element(times.begin(), times.begin() + iterations / 2, times.end());
@@ -76,7 +84,9 @@ int measure(std::size_t size, int iterations, int rounds) {
   done.type = static_cast<std::uint8_t>(ControlType::kFin);
   done.value = channel->tx_head();
   channel->send_control(done);
-  return poll_until({channel.get()}, [&] { return channel->delivered(); }) ? 0 : 1;
+  // The peer may be gone before its device has acknowledged that.
+  poll_until({channel.get()}, [&] { return channel->delivered() || channel->failed(); });
+  return 0;
 }
 
 }  // namespace
