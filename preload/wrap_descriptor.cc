@@ -46,7 +46,7 @@ int dup_over(int from, int to, int flags, bool three) {
     errno = EBADF;
     return -1;
   }
-  if (from == to || !runtime::owns_memory() ||
+  if (from == to || (flags & ~O_CLOEXEC) != 0 || !runtime::owns_memory() ||
       (!descriptors::managed(from) && !descriptors::managed(to))) {
     return three ? real().dup3(from, to, flags) : real().dup2(from, to);
   }
@@ -179,11 +179,16 @@ int rr_ioctl(int fd, unsigned long request, ...) {
 }
 
 int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
-  if (!descriptors::managed(fd) || level != SOL_SOCKET || name != SO_ERROR) {
+  const bool nodelay = level == IPPROTO_TCP && name == TCP_NODELAY;
+  if (!descriptors::managed(fd) || (!nodelay && (level != SOL_SOCKET || name != SO_ERROR))) {
     return real().getsockopt(fd, level, name, value, len);
   }
   const SocketRef socket = descriptors::find(fd);
   Stream* stream = socket.stream();
+  if (nodelay) {
+    const auto call = [&] { return real().getsockopt(fd, level, name, value, len); };
+    return stream == nullptr ? call() : stream->between_frames(call);
+  }
   const int result = real().getsockopt(fd, level, name, value, len);
   if (result != 0 || *len < sizeof(int)) return result;
   int& error = *static_cast<int*>(value);
@@ -199,11 +204,14 @@ int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len)
   if (!descriptors::managed(fd)) return real().setsockopt(fd, level, name, value, len);
   const Reason reason = reason_for_option(level, name);
   if (reason != Reason::kNone) to_kernel(fd, reason);
-  const int result = real().setsockopt(fd, level, name, value, len);
-  if (result == 0 && level == SOL_SOCKET) {
-    const SocketRef socket = descriptors::find(fd);
-    if (Stream* stream = socket.stream()) stream->set_timeouts_changed();
+  const SocketRef socket = descriptors::find(fd);
+  Stream* stream = socket.stream();
+  const auto call = [&] { return real().setsockopt(fd, level, name, value, len); };
+  if (stream != nullptr && level == IPPROTO_TCP && name == TCP_NODELAY) {
+    return stream->between_frames(call);
   }
+  const int result = call();
+  if (result == 0 && stream != nullptr && level == SOL_SOCKET) stream->set_timeouts_changed();
   return result;
 }
 

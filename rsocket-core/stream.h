@@ -113,6 +113,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int unsent_bytes() noexcept;       // SIOCOUTQ
   void set_nonblocking(bool on) noexcept { nonblocking_.store(on, std::memory_order_relaxed); }
   bool nonblocking() const noexcept { return nonblocking_.load(std::memory_order_relaxed); }
+  // For the program's calls about TCP_NODELAY, which has another value while a frame is written.
+  template <typename Call>
+  auto between_frames(Call call) noexcept {
+    MutexLock lock(tx_mutex_);
+    return call();
+  }
   void set_timeouts_changed() noexcept { timeouts_known_.store(false, std::memory_order_release); }
 
   // True while the kernel answers for the stream and always will: the caller may use the real
@@ -205,7 +211,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
       RR_REQUIRES(rx_mutex_);
   IoResult recv_ring(const iovec* iov, int count, std::size_t skip, int flags) noexcept
       RR_REQUIRES(rx_mutex_);
-  bool sleep_until_ready(short events, std::int64_t deadline_ns) noexcept;  // false: errno
+  // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.
+  bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart) noexcept;
   bool spin_until_ready(short events) noexcept;
   std::int64_t io_deadline(bool sending) noexcept;
   short channel_ready(short events) noexcept;

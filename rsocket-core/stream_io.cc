@@ -119,13 +119,14 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
       errno = r.error;
       return -1;
     } else {
+      if (total == 0) break;  // nothing needs no room
       if (!may_sleep) {
         if (done > 0) break;
         errno = EAGAIN;
         return -1;
       }
       if (deadline == 0) deadline = io_deadline(true);
-      if (!sleep_until_ready(POLLOUT, deadline)) {
+      if (!sleep_until_ready(POLLOUT, deadline, done == 0)) {
         if (done > 0) break;
         return -1;
       }
@@ -171,6 +172,7 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
         // the next one fail.
         if (sent_after_peer_closed_) return {Step::kError, 0, EPIPE};
         sent_after_peer_closed_ = true;
+        error_.store(EPIPE, std::memory_order_relaxed);
         return {Step::kDone, total_bytes(iov, count_iov) - skip, 0};
       }
       if (channel_->failed()) return {Step::kService, 0, 0};
@@ -266,7 +268,7 @@ ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
         return -1;
       }
       if (deadline == 0) deadline = io_deadline(false);
-      if (!sleep_until_ready(POLLIN, deadline)) {
+      if (!sleep_until_ready(POLLIN, deadline, done == 0)) {
         if (done > 0) break;
         return -1;
       }
@@ -348,11 +350,11 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
   const std::size_t wanted = total_bytes(iov, count_iov) - skip;
   if (view.size == 0) {
     const bool ended = fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_;
-    if (wanted == 0 || ended || shut_rd_) return {Step::kDone, 0, 0};
+    if (ended || shut_rd_ || peer_closed_) return {Step::kDone, 0, 0};
     if (error_.load(std::memory_order_relaxed) != 0) {
       return {Step::kError, 0, error_.exchange(0, std::memory_order_relaxed)};
     }
-    if (state() == State::kReset || peer_closed_) return {Step::kDone, 0, 0};
+    if (state() == State::kReset) return {Step::kDone, 0, 0};
     if (channel_->failed()) return {Step::kService, 0, 0};
     return {Step::kWouldBlock, 0, 0};
   }
@@ -381,7 +383,8 @@ int Stream::shutdown(int how) noexcept {
     MutexLock rx(rx_mutex_);
     const bool write = how != SHUT_RD;
     const bool read = how != SHUT_WR;
-    if (state() == State::kReset) {
+    const bool both_ended = shut_wr_ && (fin_at_ != kNoBoundary || peer_closed_);
+    if (state() == State::kReset || both_ended || sent_after_peer_closed_) {
       errno = ENOTCONN;
       return -1;
     }

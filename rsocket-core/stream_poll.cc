@@ -109,11 +109,14 @@ Stream::PollPlan Stream::plan_poll(short events, bool arm) noexcept {
         ready |= kWriteBits;
       }
       if (!reading_kernel && peer_ended && shut_wr_) ready |= POLLHUP;
+      if (sent_after_peer_closed_) ready |= POLLHUP;
       if (error_.load(std::memory_order_relaxed) != 0) ready |= POLLERR;
       plan.ready = ready & static_cast<short>(events | kAlwaysBits);
-      if (use_channel && (channel_->control_pending() || channel_->failed())) {
+      // After an orderly end the channel has failed for good, and nothing more comes from it.
+      const bool over = use_channel && peer_closed_ && channel_->failed();
+      if (use_channel && (channel_->control_pending() || (channel_->failed() && !over))) {
         service_first = true;
-      } else if (use_channel && plan.ready == 0 && arm) {
+      } else if (use_channel && plan.ready == 0 && arm && !over) {
         if (!channel_->arm()) continue;  // something came meanwhile: look again
         plan.channel_fd = channel_->wait_fd();
       }
@@ -164,7 +167,7 @@ bool Stream::spin_until_ready(short events) noexcept {
   return hit;
 }
 
-bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns) noexcept {
+bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart) noexcept {
   if (spin_until_ready(events)) return true;
   Waiter waiter;
   waiter.events = events;
@@ -194,7 +197,8 @@ bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns) noexcept 
       return true;
     }
     if (n == 0 && until != deadline_ns) return true;
-    if (n < 0 && sleep_errno == EINTR && deadline_ns == kForever && every_handler_restarts()) {
+    if (n < 0 && sleep_errno == EINTR && restart && deadline_ns == kForever &&
+        every_handler_restarts()) {
       continue;
     }
     errno = n == 0 ? EAGAIN : sleep_errno;
