@@ -14,6 +14,8 @@ namespace {
 
 using Kind = Socket::Kind;
 
+constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
+
 bool is_tcp(int fd) noexcept {
   int value = 0;
   socklen_t length = sizeof value;
@@ -89,13 +91,38 @@ bool before_number_goes(int fd) noexcept {
 using namespace ringroad;
 using namespace ringroad::preload;
 
+namespace {
+
+// connect() to AF_UNSPEC ends a connection; the socket may then begin another one.
+int disconnect(int fd, Stream& stream, const sockaddr* addr, socklen_t len) {
+  stream.pin(Reason::kDescriptorUse, kPinTimeoutNs);
+  const int result = real().connect(fd, addr, len);
+  if (result == 0) {
+    const int saved = errno;
+    before_number_goes(fd);
+    errno = saved;
+  }
+  return result;
+}
+
+}  // namespace
+
 int rr_connect(int fd, const sockaddr* addr, socklen_t len) {
-  const SocketRef socket = descriptors::find(fd);
+  SocketRef socket = descriptors::find(fd);
+  const bool readable = addr != nullptr && len >= sizeof addr->sa_family;
+  if (socket.stream() != nullptr && readable && addr->sa_family == AF_UNSPEC) {
+    return disconnect(fd, *socket.stream(), addr, len);
+  }
   const int result = real().connect(fd, addr, len);
   const int saved = errno;
+  if (socket.is(Socket::Kind::kConnecting) && result != 0 && errno == EINPROGRESS) {
+    // The attempt before this one has failed; this one may go elsewhere.
+    before_number_goes(fd);
+    socket = SocketRef();
+  }
   if (socket.is(Socket::Kind::kConnecting)) {
-    if (result == 0 || errno == EISCONN) runtime::established(fd, socket);
-  } else if (!socket && (result == 0 || errno == EINPROGRESS || errno == EINTR) &&
+    if (result == 0 || saved == EISCONN) runtime::established(fd, socket);
+  } else if (!socket && (result == 0 || saved == EINPROGRESS || saved == EINTR) &&
              addr != nullptr && (addr->sa_family == AF_INET || addr->sa_family == AF_INET6)) {
     consider_connect(fd, addr, len, result == 0);
   }
@@ -142,7 +169,7 @@ int rr_close(int fd) {
   }
   if (descriptors::managed(fd)) {
     before_number_goes(fd);
-  } else {
+  } else if (descriptors::in_epoll(fd) && runtime::owns_memory()) {
     descriptors::note_epoll(fd, false);
   }
   return real().close(fd);
@@ -155,6 +182,7 @@ int rr_close_range(unsigned first, unsigned last, int flags) {
                            ? last
                            : static_cast<unsigned>(descriptors::kLimit) - 1;
   // In stretches between the library's own descriptors.
+  const bool own = runtime::owns_memory();
   unsigned from = first;
   for (unsigned fd = first; fd <= end; ++fd) {
     if (private_descriptors::is_marked(static_cast<int>(fd))) {
@@ -162,7 +190,7 @@ int rr_close_range(unsigned first, unsigned last, int flags) {
       from = fd + 1;
     } else if (descriptors::managed(static_cast<int>(fd))) {
       before_number_goes(static_cast<int>(fd));
-    } else {
+    } else if (own) {
       descriptors::note_epoll(static_cast<int>(fd), false);
     }
   }

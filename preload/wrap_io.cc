@@ -61,6 +61,13 @@ constexpr int kRecvFlags = MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL | MSG_TRUNC | M
 constexpr int kSendFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_EOR | MSG_CONFIRM |
                            MSG_DONTROUTE;
 
+// Receives that the kernel has to do. To peek at a whole buffer's worth is to wait for bytes while
+// others are there already.
+constexpr bool is_special_receive(int flags) noexcept {
+  constexpr int kPeekAll = MSG_PEEK | MSG_WAITALL;
+  return (flags & ~kRecvFlags) != 0 || (flags & kPeekAll) == kPeekAll;
+}
+
 Reason reason_for_flags(int flags) noexcept {
   return (flags & MSG_OOB) != 0 ? Reason::kOob : Reason::kDescriptorUse;
 }
@@ -92,8 +99,8 @@ ssize_t rr_recv(int fd, void* buf, size_t n, int flags) {
   if (!descriptors::managed(fd)) return real().recv(fd, buf, n, flags);
   Target target(fd);
   if (target.lost) return fail_lost();
-  if ((flags & ~kRecvFlags) != 0) target.to_kernel(reason_for_flags(flags));
-  if (!target.ours() || (flags & ~kRecvFlags) != 0) {
+  if (is_special_receive(flags)) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || is_special_receive(flags)) {
     return target.count(false, real().recv(fd, buf, n, flags));
   }
   const iovec iov{buf, n};
@@ -104,7 +111,8 @@ ssize_t rr_read(int fd, void* buf, size_t n) {
   if (!descriptors::managed(fd)) return real().read(fd, buf, n);
   Target target(fd);
   if (target.lost) return fail_lost();
-  if (!target.ours()) return target.count(false, real().read(fd, buf, n));
+  // Unlike recv(), read() of nothing never waits.
+  if (!target.ours() || n == 0) return target.count(false, real().read(fd, buf, n));
   const iovec iov{buf, n};
   return target.stream->recv(&iov, 1, 0);
 }
@@ -123,8 +131,8 @@ ssize_t rr_recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr, sock
   if (!descriptors::managed(fd)) return real().recvfrom(fd, buf, n, flags, addr, len);
   Target target(fd);
   if (target.lost) return fail_lost();
-  if ((flags & ~kRecvFlags) != 0) target.to_kernel(reason_for_flags(flags));
-  if (!target.ours() || (flags & ~kRecvFlags) != 0) {
+  if (is_special_receive(flags)) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || is_special_receive(flags)) {
     return target.count(false, real().recvfrom(fd, buf, n, flags, addr, len));
   }
   const iovec iov{buf, n};
@@ -137,15 +145,15 @@ ssize_t rr_recvmsg(int fd, msghdr* msg, int flags) {
   if (!descriptors::managed(fd)) return real().recvmsg(fd, msg, flags);
   Target target(fd);
   if (target.lost) return fail_lost();
-  if ((flags & ~kRecvFlags) != 0) target.to_kernel(reason_for_flags(flags));
-  if (!target.ours() || (flags & ~kRecvFlags) != 0 || msg == nullptr ||
+  if (is_special_receive(flags)) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || is_special_receive(flags) || msg == nullptr ||
       !valid_vectors(msg->msg_iov, msg->msg_iovlen)) {
     return target.count(false, real().recvmsg(fd, msg, flags));
   }
   const ssize_t result =
       target.stream->recv(msg->msg_iov, static_cast<int>(msg->msg_iovlen), flags);
   if (result >= 0) {
-    msg->msg_namelen = 0;
+    if (msg->msg_name != nullptr) msg->msg_namelen = 0;
     msg->msg_controllen = 0;
     msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
   }

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdarg>
+#include <cstdlib>
 
 #include "preload/real.h"
 #include "preload/runtime.h"
@@ -19,6 +20,8 @@ __attribute__((constructor(101))) void library_loaded() noexcept {
   const int saved = errno;
   bind_real();
   runtime::capture_environment();
+  // Registered first, so it runs last: after the handlers of the program.
+  at_quick_exit([] { runtime::leave(Reason::kExit); });
   errno = saved;
 }
 
@@ -72,6 +75,44 @@ int rr_fexecve(int fd, char* const argv[], char* const envp[]) {
   runtime::leave(Reason::kExec);
   return real().fexecve(fd, argv, envp);
 }
+
+int rr_execveat(int dirfd, const char* path, char* const argv[], char* const envp[], int flags) {
+  runtime::leave(Reason::kExec);
+  return real().execveat(dirfd, path, argv, envp, flags);
+}
+
+// The variadic ones as libc makes them: the arguments on the stack, because a vfork child may call.
+#define RINGROAD_COLLECT(first, args, argv)                                      \
+  va_list args;                                                                  \
+  va_start(args, first);                                                         \
+  std::size_t count = 1;                                                         \
+  while (va_arg(args, char*) != nullptr) ++count;                                \
+  va_end(args);                                                                  \
+  auto** argv = static_cast<char**>(__builtin_alloca((count + 1) * sizeof(char*))); \
+  argv[0] = const_cast<char*>(first);                                            \
+  va_start(args, first);                                                         \
+  for (std::size_t i = 1; i <= count; ++i) argv[i] = va_arg(args, char*)
+
+int rr_execl(const char* path, const char* arg, ...) {
+  RINGROAD_COLLECT(arg, args, argv);
+  va_end(args);
+  return rr_execv(path, argv);
+}
+
+int rr_execlp(const char* file, const char* arg, ...) {
+  RINGROAD_COLLECT(arg, args, argv);
+  va_end(args);
+  return rr_execvp(file, argv);
+}
+
+int rr_execle(const char* path, const char* arg, ...) {
+  RINGROAD_COLLECT(arg, args, argv);
+  auto* const* envp = va_arg(args, char* const*);
+  va_end(args);
+  return rr_execve(path, argv, envp);
+}
+
+#undef RINGROAD_COLLECT
 
 // Programs that make system calls by number (node closes its sockets so) go through the same doors.
 long rr_syscall(long number, ...) {
