@@ -38,7 +38,7 @@ TEST(Command, WrongArgumentsGiveTwoAndAreToldOnStderr) {
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{}, {"nonsense"}, {"--nonsense"}, {"ss", "nonsense"},
         {"ss", "--carrier", "pigeon"}, {"ss", "--pid", "x"}, {"ss", "--pid", "-1"},
-        {"ss", "--pid"}, {"version", "x"}, {"policy"}}) {
+        {"ss", "--pid"}, {"ss", "--pid", "1", "2"}, {"version", "x"}, {"policy"}}) {
     const Result result = ringroad(words);
     EXPECT_EQ(result.status, 2) << testing::PrintToString(words);
     EXPECT_EQ(result.out, "") << testing::PrintToString(words);

@@ -86,6 +86,14 @@ TEST(SsText, OneLineAStream) {
       "  peer_refused  memlock       500        7   600        8  galera\n");
 }
 
+TEST(SsText, AChannelThatDoesNotCarryTheStreamIsNotShown) {
+  StreamReport stream = on_rdma();
+  stream.state = State::kConnecting;
+  const std::string text = ss_text({{process(4711, {stream})}, {}}, {});
+  EXPECT_THAT(text, HasSubstr("tcp      CONNECTING"));
+  EXPECT_THAT(text, Not(HasSubstr("rxe1")));
+}
+
 TEST(SsText, NothingAtAllIsSaid) {
   EXPECT_EQ(ss_text({}, {}), "no preloaded processes\n");
   EXPECT_EQ(ss_text({}, Carrier::kRdma), "no preloaded processes\n");

@@ -1,0 +1,82 @@
+// What one process says about itself and its streams, as plain values. Strings may hold control
+// characters: see printable().
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rsocket-core/channel.h"
+#include "rsocket-core/endpoint.h"
+#include "rsocket-core/reason.h"
+#include "rsocket-core/state.h"
+#include "rsocket-core/stats.h"
+
+namespace ringroad::cli {
+
+struct Traffic {
+  std::uint64_t tx_bytes = 0;
+  std::uint64_t rx_bytes = 0;
+  std::uint64_t tx_messages = 0;  // successful send calls of the program
+  std::uint64_t rx_messages = 0;
+
+  Traffic& operator+=(const Traffic& other) noexcept;
+};
+
+// What went over each carrier since the stream, or the process, began.
+struct CarrierTraffic {
+  Traffic tcp;
+  Traffic channel;
+
+  CarrierTraffic& operator+=(const CarrierTraffic& other) noexcept;
+  Traffic sum() const noexcept;
+};
+
+struct StreamReport {
+  std::uint64_t id = 0;
+  int fd = -1;
+  bool accepted = false;  // else connected
+  Endpoint local;
+  Endpoint remote;
+  std::string rule;
+  State state = State::kOnTcp;
+  Reason reason = Reason::kNone;
+  Reason peer_reason = Reason::kNone;
+  ChannelInfo channel;  // strings are NUL-terminated
+  unsigned extra_descriptors = 0;
+  CarrierTraffic traffic;
+  std::uint64_t stalls = 0;
+  std::uint64_t promotions = 0;
+  std::uint64_t resumptions = 0;
+
+  // What carries the stream now. While it resumes, what is in the rings still counts.
+  Carrier carrier() const noexcept;
+};
+
+struct ProcessReport {
+  pid_t pid = 0;
+  std::string program;
+  bool alive = false;
+  std::string library_version;
+  stats::PolicyStatus policy_status = stats::PolicyStatus::kNone;
+  std::uint32_t policy_rules = 0;
+  std::string policy_detail;  // the first error, or the files that were read
+  std::vector<StreamReport> streams;  // by id
+  CarrierTraffic closed;              // of streams that are gone
+  std::uint64_t streams_opened = 0;
+  std::uint64_t streams_promoted = 0;
+  std::uint32_t unlisted = 0;    // live streams that found no slot
+  std::uint32_t unreadable = 0;  // slots that stayed in the middle of a change
+  std::array<std::uint64_t, static_cast<std::size_t>(Reason::kCount)> promotions_refused{};
+
+  // Of all streams, gone and live.
+  CarrierTraffic totals() const noexcept;
+};
+
+const char* carrier_name(Carrier carrier) noexcept;  // tcp, shm, rdma; else "invalid"
+
+}  // namespace ringroad::cli
