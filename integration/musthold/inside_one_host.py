@@ -1,0 +1,240 @@
+"""What must hold over RDMA, run inside the virtual machine by test_softroce.py, in this order.
+
+   sysbench and talkers ── 10.9.0.1 rxe0 ═══ veth ═══ rxe1 10.9.1.1 ── mariadbd and talkers
+
+One boot and one server for all; the last test takes the clients' device away.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from lib import checks, rdma_counters
+
+from . import support
+from .test_first_byte import FROM_THE_FIRST, check
+from .test_sysbench import INCREMENTS, SEED, check_carrier, check_report, load_for
+
+ADDRESS = os.environ.get("RINGROAD_SERVER_ADDR", "")
+CLIENT_DEVICE = os.environ.get("RINGROAD_CLIENT_DEVICE", "")
+NETWORK = "10.9.0.0/16"
+THREADS = 64
+# Frames of the library's and nothing of the program's: a token, and at the end a RESUME, each way.
+FRAMES_BYTES = 64
+PAGES_SHORT = ("prlimit", "--memlock=65536:65536", "setpriv", "--bounding-set=-ipc_lock",
+               "--inh-caps=-ipc_lock")
+
+
+def sent_packets():
+    return {device: counters["sent_pkts"] for device, counters in rdma_counters.read().items()}
+
+
+def queue_pairs():
+    """The connected queue pairs of this machine (each device has one of its own besides)."""
+    done = subprocess.run(["rdma", "-j", "resource", "show", "qp"], capture_output=True, text=True,
+                          check=True)
+    return sum(entry["type"] == "RC" for entry in json.loads(done.stdout or "[]"))
+
+
+def tcp_bytes(port):
+    """(sent, received) of the client's one connection to the port, as the kernel counted them."""
+    done = subprocess.run(["ss", "-Htin", "dport", "=", str(port)], capture_output=True, text=True,
+                          check=True)
+    counts = [sum(map(int, re.findall(rf"\b{name}:(\d+)", done.stdout)))
+              for name in ("bytes_sent", "bytes_received")]
+    assert done.stdout.count("cwnd:") == 1, done.stdout
+    return tuple(counts)
+
+
+@pytest.fixture(name="host", scope="module")
+def fixture_host(tmp_path_factory):
+    return support.Host(tmp_path_factory.mktemp("rdma"))
+
+
+@pytest.fixture(name="policy", scope="module")
+def fixture_policy(host):
+    return host.policy("rdma", ["1-65535"], via="rdma", subnet=NETWORK,
+                       promote_after="{ messages = 1 }")
+
+
+@pytest.fixture(name="preload", scope="module")
+def fixture_preload(host, policy):
+    return host.preload(policy, host.directory / "log")
+
+
+def server_of(host, name, preload):
+    return host.server(name, support.prepared_data(), preload, ADDRESS, native_aio=False)
+
+
+@pytest.fixture(name="server", scope="module")
+def fixture_server(host, preload):
+    with server_of(host, "preloaded", preload) as server:
+        yield server
+        assert server.stop()
+
+
+def test_a_short_program_runs_over_rdma_from_its_first_byte(tmp_path):
+    host = support.Host(tmp_path)
+    preload = host.preload(host.policy("first", ["1-65535"], via="rdma", subnet=NETWORK,
+                                       **FROM_THE_FIRST | {"wait": '"5s"'}))
+    before = sent_packets()
+    check(host, preload, ADDRESS, "rdma")
+    # It takes some to set up, at either end.
+    assert all(count > before[device] + 2 for device, count in sent_packets().items())
+
+
+def test_bulk_over_rdma_leaves_tcp_silent(tmp_path):
+    host = support.Host(tmp_path)
+    preload = host.preload(host.policy("first", ["1-65535"], via="rdma", subnet=NETWORK,
+                                       **FROM_THE_FIRST | {"wait": '"5s"'}))
+    size = 1 << 20
+    with support.Talker("serve", ADDRESS, 0, preload=preload) as server:
+        port = int(server.line().split()[1])
+        with support.Talker("ask", ADDRESS, port, preload=preload) as client:
+            assert client.line() == "connected"
+            before = sent_packets()
+            assert client.tell(f"bulk {size}").startswith("same ")
+            stream, = host.streams(client.pid)
+            assert stream["tx_bytes"] == stream["rx_bytes"] == {"tcp": 0, "channel": size}
+            sent, received = tcp_bytes(port)
+            assert 0 < sent <= FRAMES_BYTES and 0 < received <= FRAMES_BYTES
+            # Packets hold 4096 bytes at most.
+            assert all(count - before[device] >= size / 4096
+                       for device, count in sent_packets().items())
+            assert client.finish() == 0
+        assert server.finish() == 0
+    support.wait_for(lambda: queue_pairs() == 0, "the queue pairs to go")
+
+
+@pytest.mark.parametrize("poor", ["client", "server"])
+def test_too_little_lockable_memory_is_said_and_tcp_is_used(tmp_path, poor):
+    host = support.Host(tmp_path)
+    path = host.policy("rdma", ["1-65535"], via="rdma", subnet=NETWORK,
+                       promote_after="{ messages = 1 }")
+    preload = host.preload(path, tmp_path / "log", level="info")
+    with support.Talker("serve", ADDRESS, 0, preload=preload,
+                        prefix=PAGES_SHORT if poor == "server" else ()) as server:
+        port = server.line().split()[1]
+        with support.Talker("ask", ADDRESS, port, preload=preload,
+                            prefix=PAGES_SHORT if poor == "client" else ()) as client:
+            assert client.line() == "connected"
+            for number in range(20):
+                assert client.tell(f"say line {number}") == f"line {number}"
+            expected = ("memlock", "none") if poor == "client" else ("peer_refused", "memlock")
+            support.wait_for(
+                lambda: [(stream["reason"], stream["peer_reason"])
+                         for stream in host.streams(client.pid)] == [expected],
+                f"the reasons {expected}")
+            if poor == "server":
+                assert [stream["reason"] for stream in host.streams(server.pid)] == ["memlock"]
+            stream, = host.streams(client.pid)
+            assert stream["state"] == "ON_TCP" and stream["tx_bytes"]["channel"] == 0
+            assert client.tell("say still there") == "still there"
+            assert client.finish() == 0
+        assert server.finish() == 0
+        lines = [line for line in (tmp_path / "log").read_text().splitlines()
+                 if "RLIMIT_MEMLOCK" in line]
+        talkers = {"client": [client.pid], "server": [client.pid, server.pid]}[poor]
+        assert sorted(int(re.search(r"\[(\d+)\]", line)[1]) for line in lines) == sorted(talkers)
+
+
+def test_64_threads_leave_the_same_tables_as_over_tcp(host, server, preload, tmp_path):
+    prepared = checks.checksums(server)
+    events = 4 * THREADS
+    with server_of(host, "plain", None) as plain:
+        assert checks.checksums(plain) == prepared
+        run = load_for(plain).start(INCREMENTS, tmp_path / "log", THREADS, SEED, events=events)
+        check_report(run.finish())
+        written = checks.checksums(plain)
+    assert written != prepared
+    before = sent_packets()
+    run = load_for(server).start(INCREMENTS, tmp_path / "log", THREADS, SEED, events=events,
+                                 preload=preload)
+    report = run.finish()
+    check_report(report)
+    assert report["transactions"] == events
+    assert checks.checksums(server) == written
+    assert all(count - before[device] >= report["queries"]
+               for device, count in sent_packets().items())
+    process = host.ss(server.pid)
+    assert process["streams_promoted"] == THREADS
+    check_carrier(process, THREADS)
+    support.wait_for(lambda: queue_pairs() == 0, "the queue pairs to go")
+
+
+def test_a_client_killed_under_load_leaves_nothing_behind(host, server, preload, tmp_path):
+    support.wait_for(lambda: not host.streams(server.pid), "streams of earlier runs to go")
+    idle = support.descriptors(server.pid)
+    run = load_for(server).start("oltp_read_write", tmp_path / "log", THREADS, SEED, seconds=60,
+                                 preload=preload)
+    try:
+        support.wait_for(lambda: len(host.on_channel(server.pid)) == THREADS,
+                         f"{THREADS} streams on RDMA")
+        assert queue_pairs() == 2 * THREADS
+        for stream in host.on_channel(server.pid):
+            assert stream["carrier"] == "rdma" and stream["device"], stream
+            assert stream["pinned_bytes"] <= (512 << 10) + (64 << 10), stream
+            assert stream["extra_descriptors"] <= 1, stream
+        channels = sum(stream["descriptors"] for stream in host.on_channel(server.pid))
+        assert support.descriptors(server.pid) <= idle + channels + 2 * THREADS
+    finally:
+        run.kill()
+    support.wait_for(lambda: not host.streams(server.pid) and queue_pairs() == 0,
+                     "the dead client's streams and queue pairs to go")
+    support.wait_for(lambda: support.descriptors(server.pid) <= idle,
+                     f"the server's descriptors to be {idle} again")
+    report = load_for(server).start("oltp_read_write", tmp_path / "again", 4, SEED, events=20,
+                                    preload=preload).finish()
+    check_report(report, server_deadlocks=4)
+
+
+def test_a_stopped_client_is_not_taken_for_a_dead_one(host, server, preload, tmp_path):
+    run = load_for(server).start("oltp_point_select", tmp_path / "log", 8, SEED, seconds=10,
+                                 preload=preload)
+    support.wait_for(lambda: len(host.on_channel(server.pid)) == 8, "8 streams on RDMA")
+    os.kill(run.pid, signal.SIGSTOP)
+    assert run.goes_on_for(3)
+    assert len(host.on_channel(server.pid)) == 8
+    os.kill(run.pid, signal.SIGCONT)
+    check_report(run.finish())
+
+
+def test_a_device_that_is_taken_away_under_load_costs_no_query(host, server, preload, tmp_path):
+    threads = 16
+    support.wait_for(lambda: not host.streams(server.pid), "streams of earlier runs to go")
+    run = load_for(server).start("oltp_point_select", tmp_path / "log", threads, SEED, seconds=12,
+                                 preload=preload)
+    removal = None
+    try:
+        for pid in (run.pid, server.pid):
+            support.wait_for(lambda pid=pid: len(host.on_channel(pid)) == threads,
+                             f"{threads} streams on RDMA")
+        # It returns when nobody has the device open any more.
+        removal = subprocess.Popen(["rdma", "link", "delete", CLIENT_DEVICE])
+        for pid in (run.pid, server.pid):
+            support.wait_for(
+                lambda pid=pid: [stream["state"] for stream in host.streams(pid)]
+                == ["ON_TCP"] * threads, f"{threads} streams back on TCP")
+        before = {pid: host.ss(pid)["totals"]["tcp"]["rx_bytes"] for pid in (run.pid, server.pid)}
+        for pid, count in before.items():
+            support.wait_for(
+                lambda pid=pid, count=count: host.ss(pid)["totals"]["tcp"]["rx_bytes"] > count,
+                "queries over TCP")
+        for pid in before:
+            assert {stream["resumptions"] for stream in host.streams(pid)} == {1}
+        assert {stream["reason"] for stream in host.streams(run.pid)} <= {"qp_error", "peer_left",
+                                                                         "peer_gone"}
+        check_report(run.finish())
+        assert removal.wait(support.ANSWER_S) == 0
+    finally:
+        run.kill()
+        if removal is not None and removal.poll() is None:
+            removal.kill()
+    # What is left works without it.
+    report = load_for(server).start("oltp_read_write", tmp_path / "after", 4, SEED, events=8,
+                                    preload=preload).finish()
+    check_report(report, server_deadlocks=4)

@@ -1,0 +1,83 @@
+"""What must hold over RDMA: two boots of the virtual machine, each with a file of tests inside.
+
+Each test here stands for one of the tests that ran in there.
+"""
+
+import ast
+import os
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from . import support
+
+HERE = Path(__file__).parent
+RUN = support.ROOT / "integration" / "softroce" / "run"
+LIMIT_S = {1: 240, 2: 180}
+ONE, TWO = HERE / "inside_one_host.py", HERE / "inside_two_hosts.py"
+pytestmark = [pytest.mark.softroce, support.needs_mariadb]
+
+
+def tests_in(path):
+    return [node.name for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+class Boot:
+    """The results of one file of tests, by node."""
+
+    def __init__(self, path, hosts, out):
+        support.prepared_data()
+        command = (f"cd '{support.ROOT}' && exec /usr/bin/python3 -m pytest -v -p no:cacheprovider "
+                   f"--basetemp=/dev/shm/pytest --junitxml=\"$OUT/results.xml\" '{path}'")
+        done = subprocess.run(
+            [RUN, "--hosts", str(hosts), "--out", out, "--timeout", str(LIMIT_S[hosts]), "--verbose",
+             "--", "bash", "-c", command],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            env=environment())
+        self.output = done.stdout
+        self.status = done.returncode
+        self._results = [out / "results.xml"] if hosts == 1 else \
+            [out / f"node{node}" / "results.xml" for node in range(1, hosts + 1)]
+
+    def check(self, name):
+        """Fails unless the test passed on every node, in all of its variants."""
+        for path in self._results:
+            assert path.exists(), f"no results (status {self.status}):\n{self.output}"
+            cases = [case for case in ElementTree.parse(path).iter("testcase")
+                     if case.get("name").partition("[")[0] == name]
+            assert cases, f"{name} did not run:\n{self.output}"
+            for case in cases:
+                problems = [(part.tag, part.text or part.get("message")) for part in case
+                            if part.tag in ("failure", "error", "skipped")]
+                assert not problems, "\n".join(f"{tag} of {case.get('name')}:\n{text}"
+                                               for tag, text in problems)
+
+
+def environment():
+    """This one without what would preload or redirect; the machine sets its own."""
+    return {name: value for name, value in os.environ.items()
+            if not name.startswith("RINGROAD_")
+            or name.startswith(("RINGROAD_MUSTHOLD_", "RINGROAD_KERNEL_", "RINGROAD_TEST_"))}
+
+
+@pytest.fixture(name="one_host", scope="module")
+def fixture_one_host(tmp_path_factory):
+    return Boot(ONE, 1, tmp_path_factory.mktemp("one") / "out")
+
+
+@pytest.fixture(name="two_hosts", scope="module")
+def fixture_two_hosts(tmp_path_factory):
+    return Boot(TWO, 2, tmp_path_factory.mktemp("two") / "out")
+
+
+@pytest.mark.parametrize("name", tests_in(ONE))
+def test_on_one_host(one_host, name):
+    one_host.check(name)
+
+
+@pytest.mark.parametrize("name", tests_in(TWO))
+def test_on_two_hosts(two_hosts, name):
+    two_hosts.check(name)
