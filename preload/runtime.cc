@@ -20,6 +20,7 @@ namespace ringroad::preload::runtime {
 namespace {
 
 constexpr std::int64_t kLeaveTimeoutNs = 2'000'000'000;
+constexpr std::int64_t kForkTimeoutNs = 1'000'000'000;
 
 struct Environment {
   char policy[4096] = {};
@@ -88,7 +89,9 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
 void before_fork() noexcept {
   Agent* agent = the_agent.load();
   if (agent == nullptr) return;
-  // The child shares every descriptor. What is still on TCP stays there, in both processes.
+  // The child shares every descriptor and may use any of them: every stream returns to the kernel,
+  // and stays there in both processes.
+  if (owns_memory()) agent->leave_all(Reason::kFork, kForkTimeoutNs);
   agent->pin_all(Reason::kFork);
   descriptors::lock_for_fork();
   agent->before_fork();

@@ -76,6 +76,14 @@ bool valid_vectors(const iovec* iov, std::size_t count) noexcept {
   return count <= 1024 && (count == 0 || iov != nullptr);  // IOV_MAX; else the kernel says EINVAL
 }
 
+// readv() and writev() of nothing are done before the socket is asked.
+bool hold_nothing(const iovec* iov, int count) noexcept {
+  for (int i = 0; i < count; ++i) {
+    if (iov[i].iov_len != 0) return false;
+  }
+  return true;
+}
+
 // A descriptor in a Unix-socket message: the receiver needs a socket that the kernel serves.
 void hand_over_rights(const msghdr* msg) noexcept {
   if (msg == nullptr || msg->msg_control == nullptr) return;
@@ -121,7 +129,8 @@ ssize_t rr_readv(int fd, const iovec* iov, int count) {
   if (!descriptors::managed(fd)) return real().readv(fd, iov, count);
   Target target(fd);
   if (target.lost) return fail_lost();
-  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count))) {
+  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count)) ||
+      hold_nothing(iov, count)) {
     return target.count(false, real().readv(fd, iov, count));
   }
   return target.stream->recv(iov, count, 0);
@@ -211,7 +220,8 @@ ssize_t rr_writev(int fd, const iovec* iov, int count) {
   if (!descriptors::managed(fd)) return real().writev(fd, iov, count);
   Target target(fd);
   if (target.lost) return fail_lost();
-  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count))) {
+  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count)) ||
+      hold_nothing(iov, count)) {
     return target.count(true, real().writev(fd, iov, count));
   }
   return target.stream->send(iov, count, 0);

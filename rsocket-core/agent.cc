@@ -252,6 +252,7 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&watched_) std::map<std::uint64_t, Watched>;
   new (&deadlines_) std::set<std::pair<std::int64_t, std::uint64_t>>;
   new (&promotions_) std::map<PromotionId, Promotion>;
+  new (&waiting_) std::deque<StreamPtr>;
   new (&channels_) std::map<PromotionId, std::uint64_t>;
   new (&unknown_) std::map<PromotionId, Unknown>;
   new (&peers_without_) std::map<Endpoint, std::int64_t>;
@@ -282,6 +283,7 @@ void Agent::run() noexcept {
   epoll_event events[64];
   for (;;) {
     run_commands();
+    start_waiting();
     const std::int64_t deadline = next_deadline();
     int timeout_ms = -1;
     if (deadline != kForever) {
@@ -323,7 +325,11 @@ void Agent::run_commands() noexcept {
         serve(command.stream);
         break;
       case Task::kStart:
-        start(command.stream);
+        try {
+          waiting_.push_back(std::move(command.stream));
+        } catch (const std::bad_alloc&) {
+          settle_refusal(command.stream, Reason::kNoMemory, Reason::kNone);
+        }
         break;
       case Task::kOffer:
         offer(command.stream);

@@ -106,6 +106,10 @@ class Channel {
   // and the peer can still read it.
   virtual bool delivered() noexcept = 0;
 
+  // Whether all that the peer's program sent is here even if the peer's process is killed: then the
+  // end of the TCP connection is the end of the stream, FIN or not.
+  virtual bool outlives_peer() const noexcept { return false; }
+
   // Once true, stays true. Data that arrived before can still be read.
   virtual bool failed() const noexcept = 0;
   virtual Reason failure() const noexcept = 0;

@@ -12,8 +12,8 @@
 namespace ringroad {
 namespace {
 
-constexpr int kMaxThreads = 8;
 constexpr std::size_t kMaxWaiting = 1024;
+constexpr int kMaxMessages = 16;
 constexpr std::size_t kStackBytes = 64 * 1024;
 
 // Zero-initialised, so usable at any time; without locks, so not to be found locked after a fork.
@@ -25,7 +25,8 @@ std::atomic<pid_t> owner{0};
 // The threads stay behind in a fork, and what waited is the parent's to close.
 void forget_parent() noexcept {
   const pid_t self = sys::getpid();
-  if (owner.exchange(self) == self) return;
+  const pid_t before = owner.exchange(self);
+  if (before == self || before == 0) return;
   for (std::atomic<int>& slot : waiting) slot.store(0);
   unfinished.store(0);
   threads.store(0);
@@ -50,7 +51,7 @@ int take() noexcept {
 
 // A place among the threads.
 bool enter() noexcept {
-  if (threads.fetch_add(1) < kMaxThreads) return true;
+  if (threads.fetch_add(1) < kMaxForeignCloses) return true;
   threads.fetch_sub(1);
   return false;
 }
@@ -90,19 +91,30 @@ bool start_thread() noexcept {
   return error == 0;
 }
 
-// After shutdown() nothing more can come. Credentials stand beside every message, also beside an
-// empty one, so this tells it from the end of the stream.
-bool has_unread_message(int socket) noexcept {
+// Looks at the first unread message without taking it. A message whose descriptors or credentials
+// find no room is marked MSG_CTRUNC; the end of the stream is not.
+bool peek_is_cut(int socket, bool credentials) noexcept {
+  const int on = credentials ? 1 : 0;
+  sys::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
   char byte;
   iovec piece{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];
   msghdr message{};
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const ssize_t n = sys::recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
-  return n > 0 || (n == 0 && message.msg_controllen != 0);
+  return sys::recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT) >= 0 &&
+         (message.msg_flags & MSG_CTRUNC) != 0;
+}
+
+// Takes messages that hold no descriptors. True when one is left that does, or may.
+// REQUIRES: the socket is shut down, so nothing more can come.
+bool holds_descriptors(int socket) noexcept {
+  for (int i = 0; i < kMaxMessages; ++i) {
+    if (!peek_is_cut(socket, true)) return false;
+    if (peek_is_cut(socket, false)) return true;
+    char byte;
+    sys::recv(socket, &byte, 1, MSG_DONTWAIT);
+  }
+  return true;
 }
 
 }  // namespace
@@ -124,7 +136,7 @@ void close_foreign_socket(int socket) noexcept {
   if (socket < 0) return;
   const int saved = errno;
   sys::shutdown(socket, SHUT_RDWR);
-  if (has_unread_message(socket)) {
+  if (holds_descriptors(socket)) {
     close_foreign(socket);
   } else {
     sys::close_quietly(socket);
@@ -137,8 +149,8 @@ void close_own(int& fd) noexcept {
   fd = -1;
 }
 
-bool foreign_closes_stuck() noexcept {
-  return unfinished.load() >= kMaxThreads && owner.load() == sys::getpid();
+int foreign_closes_under_way() noexcept {
+  return owner.load() == sys::getpid() ? unfinished.load() : 0;
 }
 
 }  // namespace ringroad

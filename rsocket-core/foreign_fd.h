@@ -13,14 +13,16 @@ namespace ringroad {
 // `fd` came from a peer and is not what it should be.
 void close_foreign(int fd) noexcept;
 
-// `socket` is our end of a connected Unix socket (with SO_PASSCRED). The peer sees its end at once,
-// also when a forked child holds a copy.
+// `socket` is our end of a connected Unix socket. The peer sees its end at once, also when a forked
+// child holds a copy.
 void close_foreign_socket(int socket) noexcept;
 
 // For descriptors of the library's own making: closes what there is, and leaves -1.
 void close_own(int& fd) noexcept;
 
-// So many such closes are under way that no more descriptors should be received for now.
-bool foreign_closes_stuck() noexcept;
+// Such closes that have not ended. With kMaxForeignCloses of them, no more descriptors should be
+// received for now.
+inline constexpr int kMaxForeignCloses = 8;
+int foreign_closes_under_way() noexcept;
 
 }  // namespace ringroad

@@ -70,6 +70,7 @@ class ShmChannel final : public Channel {
   bool arm() noexcept override;
   void drain() noexcept override { wake_.drain(); }
 
+  bool outlives_peer() const noexcept override { return true; }
   bool delivered() noexcept override { return true; }
   bool failed() const noexcept override { return failure() != Reason::kNone; }
   Reason failure() const noexcept override { return failure_.load(std::memory_order_acquire); }

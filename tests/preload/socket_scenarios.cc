@@ -25,7 +25,7 @@
 namespace ringroad::test {
 namespace {
 
-constexpr int kTimeoutMs = 30'000;
+constexpr int kTimeoutMs = 12'000;
 
 struct Child {
   pid_t pid = -1;

@@ -1,0 +1,227 @@
+#include "rsocket-core/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <set>
+#include <vector>
+
+namespace ringroad {
+namespace {
+
+Nonce counting_nonce() {
+  Nonce nonce;
+  for (std::size_t i = 0; i < nonce.size(); ++i) nonce[i] = static_cast<std::uint8_t>(0x10 + i);
+  return nonce;
+}
+
+TEST(NonceTest, IsDifferentEachTime) {
+  std::set<Nonce> seen;
+  for (int i = 0; i < 1000; ++i) {
+    Nonce nonce{};
+    ASSERT_TRUE(make_nonce(nonce));
+    EXPECT_TRUE(seen.insert(nonce).second);
+  }
+}
+
+TEST(NonceTest, UsesAllItsBytes) {
+  Nonce any{};
+  for (int i = 0; i < 100; ++i) {
+    Nonce nonce{};
+    ASSERT_TRUE(make_nonce(nonce));
+    for (std::size_t b = 0; b < nonce.size(); ++b) {
+      any[b] = static_cast<std::uint8_t>(any[b] | nonce[b]);
+    }
+  }
+  EXPECT_EQ(std::count(any.begin(), any.end(), 0), 0);
+}
+
+// The bytes are the protocol: what stands where is spelled out here once more.
+TEST(FrameTest, TokenIsTheNonceAndItsKind) {
+  std::uint8_t bytes[kTokenBytes];
+  encode_token(counting_nonce(), bytes);
+  const std::uint8_t expected[] = {0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17,
+                                   0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 1};
+  EXPECT_EQ(std::memcmp(bytes, expected, sizeof expected), 0);
+}
+
+TEST(FrameTest, ResumeIsTheNonceItsKindTheOffsetAndTheReason) {
+  std::uint8_t bytes[kResumeBytes];
+  std::memset(bytes, 0xff, sizeof bytes);
+  encode_resume(counting_nonce(), {0x0102030405060708, Reason::kOperator}, bytes);
+  const std::uint8_t expected[] = {0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a,
+                                   0x1b, 0x1c, 0x1d, 0x1e, 2,    8,    7,    6,    5,    4,    3,
+                                   2,    1,    30,   0,    0,    0,    0,    0,    0,    0};
+  EXPECT_EQ(std::memcmp(bytes, expected, sizeof expected), 0);
+}
+
+TEST(FrameTest, MatchesATokenFromItsFirstByteOn) {
+  std::uint8_t bytes[64] = {};
+  encode_token(counting_nonce(), bytes);
+  ResumeFrame resume;
+  for (std::size_t n = 0; n < kTokenBytes; ++n) {
+    EXPECT_EQ(match_frame(counting_nonce(), bytes, n, resume), FrameMatch::kPartial) << n;
+  }
+  for (std::size_t n = kTokenBytes; n < sizeof bytes; ++n) {
+    EXPECT_EQ(match_frame(counting_nonce(), bytes, n, resume), FrameMatch::kToken) << n;
+  }
+}
+
+TEST(FrameTest, MatchesAResumeOnlyWhenItIsComplete) {
+  std::uint8_t bytes[64] = {};
+  encode_resume(counting_nonce(), {1234567, Reason::kQpError}, bytes);
+  ResumeFrame resume;
+  for (std::size_t n = 0; n < kResumeBytes; ++n) {
+    EXPECT_EQ(match_frame(counting_nonce(), bytes, n, resume), FrameMatch::kPartial) << n;
+  }
+  ASSERT_EQ(match_frame(counting_nonce(), bytes, kResumeBytes, resume), FrameMatch::kResume);
+  EXPECT_EQ(resume.consumed, 1234567u);
+  EXPECT_EQ(resume.reason, Reason::kQpError);
+}
+
+TEST(FrameTest, TakesAnythingElseForApplicationBytesAsSoonAsItDiffers) {
+  std::uint8_t good[kResumeBytes];
+  encode_resume(counting_nonce(), {7, Reason::kExit}, good);
+  ResumeFrame resume;
+  for (std::size_t i = 0; i < kResumeBytes; ++i) {
+    if (i >= 16 && i < 25) continue;  // any offset and any reason may stand there
+    std::uint8_t bytes[kResumeBytes];
+    std::memcpy(bytes, good, sizeof bytes);
+    bytes[i] ^= 0x80;
+    EXPECT_EQ(match_frame(counting_nonce(), bytes, kResumeBytes, resume), FrameMatch::kOther) << i;
+    if (i <= kNonceBytes) {
+      EXPECT_EQ(match_frame(counting_nonce(), bytes, i + 1, resume), FrameMatch::kOther) << i;
+    }
+  }
+}
+
+TEST(FrameTest, KnowsOnlyTwoKinds) {
+  std::uint8_t bytes[kResumeBytes] = {};
+  encode_token(counting_nonce(), bytes);
+  ResumeFrame resume;
+  for (unsigned kind = 0; kind < 256; ++kind) {
+    bytes[kNonceBytes] = static_cast<std::uint8_t>(kind);
+    const FrameMatch match = match_frame(counting_nonce(), bytes, sizeof bytes, resume);
+    EXPECT_EQ(match == FrameMatch::kOther, kind != 1 && kind != 2) << kind;
+  }
+}
+
+TEST(FrameTest, ReadsAnUnknownReasonAsABadRequest) {
+  std::uint8_t bytes[kResumeBytes];
+  encode_resume(counting_nonce(), {7, static_cast<Reason>(200)}, bytes);
+  ResumeFrame resume;
+  ASSERT_EQ(match_frame(counting_nonce(), bytes, sizeof bytes, resume), FrameMatch::kResume);
+  EXPECT_EQ(resume.reason, Reason::kBadRequest);
+}
+
+TEST(FrameTest, TheNonceOfAnotherPromotionIsApplicationBytes) {
+  Nonce other = counting_nonce();
+  other[14] ^= 1;
+  std::uint8_t bytes[kTokenBytes];
+  encode_token(other, bytes);
+  ResumeFrame resume;
+  EXPECT_EQ(match_frame(counting_nonce(), bytes, sizeof bytes, resume), FrameMatch::kOther);
+}
+
+// ---- Hello and Refusal
+
+std::vector<std::uint8_t> bytes_of(const Hello& hello) {
+  std::vector<std::uint8_t> bytes(sizeof hello);
+  std::memcpy(bytes.data(), &hello, sizeof hello);
+  return bytes;
+}
+
+Hello good_hello() {
+  Hello hello;
+  hello.tcp_port = 0x1234;
+  hello.ring_addr = 0x1122334455667788;
+  hello.rkey = 0xa1a2a3a4;
+  hello.ring_bytes = 65536;
+  hello.credits = 0x0102;
+  hello.nonce = counting_nonce();
+  return hello;
+}
+
+TEST(HelloTest, StandsWhereTheDrawingSays) {
+  const std::vector<std::uint8_t> bytes = bytes_of(good_hello());
+  const std::uint8_t expected[48] = {
+      'R',  'R',  'R',  '1',  1,    0,    0x34, 0x12, 0x88, 0x77, 0x66, 0x55,
+      0x44, 0x33, 0x22, 0x11, 0xa4, 0xa3, 0xa2, 0xa1, 0,    0,    1,    0,
+      0x02, 0x01, 0,    0,    0,    0,    0,    0,    0x10, 0x11, 0x12, 0x13,
+      0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0};
+  ASSERT_EQ(bytes.size(), sizeof expected);
+  EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
+}
+
+TEST(HelloTest, ReadsWhatWasWritten) {
+  std::vector<std::uint8_t> bytes = bytes_of(good_hello());
+  bytes.resize(56, 0xcc);  // CM pads private data
+  Hello out;
+  ASSERT_EQ(parse_hello(bytes.data(), bytes.size(), out), Reason::kNone);
+  EXPECT_EQ(bytes_of(out), bytes_of(good_hello()));
+}
+
+TEST(HelloTest, RefusesWhatItDoesNotUnderstandAndLeavesTheOutputAlone) {
+  const auto verdict = [](const Hello& hello, std::size_t size = sizeof(Hello)) {
+    Hello out;
+    out.rkey = 77;
+    const std::vector<std::uint8_t> bytes = bytes_of(hello);
+    const Reason reason = parse_hello(bytes.data(), size, out);
+    EXPECT_EQ(out.rkey, 77u);
+    return reason;
+  };
+  Hello hello = good_hello();
+  EXPECT_EQ(verdict(hello, sizeof hello - 1), Reason::kBadRequest);
+  EXPECT_EQ(verdict(hello, 0), Reason::kBadRequest);
+  hello.magic ^= 0x100;
+  EXPECT_EQ(verdict(hello), Reason::kBadRequest);
+  hello = good_hello();
+  hello.version = kProtocolVersion + 1;
+  EXPECT_EQ(verdict(hello), Reason::kVersion);
+  hello = good_hello();
+  hello.tcp_port = 0;
+  EXPECT_EQ(verdict(hello), Reason::kBadRequest);
+  for (const std::uint32_t ring : {0u, 4095u, 5000u, 0x80000000u, 0xffffffffu}) {
+    hello = good_hello();
+    hello.ring_bytes = ring;
+    EXPECT_EQ(verdict(hello), Reason::kBadRequest) << ring;
+  }
+}
+
+TEST(HelloTest, SurvivesRandomBytes) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 100'000; ++round) {
+    std::vector<std::uint8_t> bytes = bytes_of(good_hello());
+    for (std::uint64_t i = random() % 4; i > 0; --i) {
+      bytes[random() % bytes.size()] = static_cast<std::uint8_t>(random());
+    }
+    bytes.resize(random() % 64);
+    Hello out;
+    if (parse_hello(bytes.data(), bytes.size(), out) == Reason::kNone) {
+      ASSERT_GE(bytes.size(), sizeof out);
+      ASSERT_NE(out.tcp_port, 0);
+      ASSERT_TRUE(std::has_single_bit(out.ring_bytes));
+    }
+  }
+}
+
+TEST(RefusalTest, CarriesAReason) {
+  Refusal refusal;
+  refusal.reason = static_cast<std::uint8_t>(Reason::kUntrackedIo);
+  EXPECT_EQ(parse_refusal(&refusal, sizeof refusal), Reason::kUntrackedIo);
+  refusal.reason = 255;
+  EXPECT_EQ(parse_refusal(&refusal, sizeof refusal), Reason::kBadRequest);
+}
+
+TEST(RefusalTest, IsJustARefusalWhenItIsNotOurs) {
+  Refusal refusal;
+  EXPECT_EQ(parse_refusal(nullptr, 8), Reason::kPeerRefused);
+  EXPECT_EQ(parse_refusal(&refusal, sizeof refusal - 1), Reason::kPeerRefused);
+  refusal.magic = 0;
+  EXPECT_EQ(parse_refusal(&refusal, sizeof refusal), Reason::kPeerRefused);
+}
+
+}  // namespace
+}  // namespace ringroad

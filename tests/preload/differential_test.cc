@@ -1,0 +1,161 @@
+// Each scenario plain and preloaded: the kernel says what is right.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/segment_reader.h"
+#include "tests/preload/scenario_run.h"
+
+namespace ringroad::test {
+namespace {
+
+constexpr int kTimeoutMs = 20'000;
+
+enum class Mode { kFirstByte, kMidway };
+
+struct Case {
+  std::string name;
+  bool stays_on_channel = false;
+  bool comes_back = false;
+  bool ends_itself = false;
+  Mode mode = Mode::kFirstByte;
+};
+
+// What is known to differ, line by line: (a line of the kernel's, ours instead of it).
+using Lines = std::vector<std::pair<std::string, std::string>>;
+const std::map<std::string, Lines>& known_differences() {
+  // A peer that is killed may have lost bytes in its ring: never an ordinary end of file.
+  static const std::map<std::string, Lines> known = {
+      {"killed_after_everything_was_read",
+       {{"S poll IN|RDHUP -> IN|RDHUP = 1", "S poll IN|RDHUP -> IN|RDHUP|ERR|HUP = 1"},
+        {"S recv(10) = 0 \"\"", "S recv(10) = -1 ECONNRESET"}}},
+      {"killed_with_bytes_on_their_way",
+       {{"S poll IN|RDHUP -> IN|RDHUP = 1", "S poll IN|RDHUP -> IN|RDHUP|ERR|HUP = 1"},
+        {"S recv(30) = 0 \"\"", "S recv(30) = -1 ECONNRESET"}}},
+      {"killed_while_the_peer_sleeps", {{"S recv(10) = 0 \"\"", "S recv(10) = -1 ECONNRESET"}}},
+  };
+  return known;
+}
+
+// Why a scenario cannot be compared; null if it can.
+const char* why_not(const Case& c) {
+  if (c.name == "another_signals_handler_does_not_matter") {
+    return "an interrupted sleep cannot tell which handler ran (docs/decisions.md)";
+  }
+  if (c.name == "a_handler_sends_on_the_same_stream") {
+    return "a signal handler that sends on the stream that it interrupted waits for itself "
+           "(docs/compatibility.md)";
+  }
+  if (c.mode == Mode::kFirstByte && (c.name == "the_child_serves_what_was_accepted" ||
+                                     c.name == "a_program_inherits_the_stream")) {
+    return "a stream that is on its channel at a fork stays the parent's (docs/decisions.md)";
+  }
+  return nullptr;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  std::FILE* pipe = ::popen(RINGROAD_SCENARIOS " --list", "r");
+  char line[256];
+  while (pipe != nullptr && std::fgets(line, sizeof line, pipe) != nullptr) {
+    std::istringstream words(line);
+    Case c;
+    words >> c.name;
+    for (std::string trait; words >> trait;) {
+      c.stays_on_channel |= trait == "stays-on-channel";
+      c.comes_back |= trait == "comes-back";
+      c.ends_itself |= trait == "ends-itself";
+    }
+    for (const Mode mode : {Mode::kFirstByte, Mode::kMidway}) {
+      c.mode = mode;
+      all.push_back(c);
+    }
+  }
+  if (pipe != nullptr) ::pclose(pipe);
+  return all;
+}
+
+std::string replaced_lines(const std::string& transcript, const Lines& lines) {
+  std::istringstream stream(transcript);
+  std::string out;
+  std::size_t next = 0;
+  for (std::string line; std::getline(stream, line);) {
+    if (next < lines.size() && line == lines[next].first) line = lines[next++].second;
+    out += line + "\n";
+  }
+  return next == lines.size() ? out : "a known difference names a line that the kernel never gave";
+}
+
+struct Outcome {
+  std::string transcript;
+  cli::Snapshot snapshot;  // before the processes let go of their sockets
+};
+
+void run(const std::vector<std::string>& environment, const std::string& runtime_directory,
+         const std::string& name, Outcome& outcome) {
+  Program program({RINGROAD_SCENARIOS, name}, environment);
+  ASSERT_TRUE(program.ok());
+  EXPECT_TRUE(program.wait_for("== end\n", kTimeoutMs)) << "no end in sight";
+  outcome.transcript = program.out();
+  if (!runtime_directory.empty()) outcome.snapshot = cli::read_segments(runtime_directory);
+  EXPECT_EQ(program.finish(kTimeoutMs), 0);
+  EXPECT_EQ(program.out(), outcome.transcript) << "something was printed at the end";
+  EXPECT_EQ(program.err(), "");
+}
+
+void expect_on_channel(const Case& c, const cli::Snapshot& snapshot) {
+  EXPECT_GE(snapshot.processes.size(), 2U);
+  std::uint64_t promoted = 0;
+  for (const cli::ProcessReport& process : snapshot.processes) {
+    const cli::CarrierTraffic totals = process.totals();
+    promoted += process.streams_promoted;
+    if (!c.stays_on_channel) continue;
+    EXPECT_EQ(process.streams_promoted, process.streams_opened);
+    EXPECT_EQ(totals.tcp.tx_bytes + totals.tcp.rx_bytes, 0U) << "bytes went over TCP";
+  }
+  EXPECT_GT(promoted, 0U) << "no stream was ever on a channel";
+}
+
+class DifferentialTest : public testing::TestWithParam<Case> {};
+
+TEST_P(DifferentialTest, TheTranscriptIsTheKernels) {
+  const Case& c = GetParam();
+  if (const char* reason = why_not(c)) GTEST_SKIP() << reason;
+  TemporaryDirectory directory;
+  const bool first = c.mode == Mode::kFirstByte;
+  const std::string policy = directory.write(
+      "policy.toml", first ? policy_from_the_first_byte() : policy_after_three_messages());
+  Outcome plain;
+  Outcome preloaded;
+  run(environment_with({}), "", c.name, plain);
+  if (HasFatalFailure()) return;
+  const std::string segments = directory.path() + "/run";
+  run(environment_with({"LD_PRELOAD=" RINGROAD_LIBRARY, "RINGROAD_POLICY=" + policy,
+                        "RINGROAD_RUNTIME_DIR=" + segments}),
+      segments, c.name, preloaded);
+  if (HasFatalFailure()) return;
+  std::string expected = plain.transcript;
+  const auto known = known_differences().find(c.name);
+  if (first && known != known_differences().end()) {
+    expected = replaced_lines(expected, known->second);
+  }
+  EXPECT_EQ(expected, preloaded.transcript) << difference(expected, preloaded.transcript);
+  if (first && !c.ends_itself && (c.stays_on_channel || c.comes_back)) {
+    expect_on_channel(c, preloaded.snapshot);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, DifferentialTest, testing::ValuesIn(cases()),
+                         [](const testing::TestParamInfo<Case>& info) {
+                           return info.param.name + (info.param.mode == Mode::kFirstByte
+                                                         ? "_from_the_first_byte"
+                                                         : "_midway");
+                         });
+
+}  // namespace
+}  // namespace ringroad::test

@@ -1,0 +1,37 @@
+// A library that uses sockets in its constructor, before the preloaded one has had its turn.
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+// Priority 101 is the first that a program may use; who comes first among equals is the loader's.
+__attribute__((constructor(101))) void talk_to_oneself() {
+  if (std::getenv("EARLY_CONSTRUCTOR") == nullptr) return;
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof at;
+  auto* address = reinterpret_cast<sockaddr*>(&at);
+  bool good = bind(listener, address, length) == 0 && listen(listener, 1) == 0 &&
+              getsockname(listener, address, &length) == 0;
+  const int out = socket(AF_INET, SOCK_STREAM, 0);
+  good = good && connect(out, address, length) == 0;
+  const int in = accept(listener, nullptr, nullptr);
+  char buffer[8] = {};
+  good = good && send(out, "early", 5, MSG_NOSIGNAL) == 5 && recv(in, buffer, 8, 0) == 5;
+  pollfd entry{in, POLLIN, 0};
+  good = good && poll(&entry, 1, 0) == 0;
+  good = good && close(out) == 0 && recv(in, buffer, 8, 0) == 0 && close(in) == 0 &&
+         close(listener) == 0 && close(listener) == -1 && errno == EBADF;
+  std::printf("early: %s\n", good ? "good" : "bad");
+  std::fflush(stdout);
+}
+
+}  // namespace

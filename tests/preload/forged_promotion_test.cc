@@ -1,0 +1,231 @@
+// Promotion asked for, or answered, by a process that does not hold the TCP connection.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "cli/segment_reader.h"
+#include "rsocket-core/shm_transport.h"
+#include "tests/preload/scenario_run.h"
+
+namespace ringroad::test {
+namespace {
+
+constexpr int kTimeoutMs = 20'000;
+using Clock = std::chrono::steady_clock;
+
+PromotionId next_id() noexcept {
+  static PromotionId last = 0;
+  return ++last;
+}
+
+Endpoint loopback(std::uint16_t port) {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(port);
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  Endpoint out;
+  Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&at), sizeof at, out);
+  return out;
+}
+
+std::uint16_t port_of(const Program& program) {
+  return static_cast<std::uint16_t>(std::stoi(program.out().substr(5)));
+}
+
+// A process that speaks the transport's protocol well, and has no business to.
+class Forger final : public TransportEvents {
+ public:
+  Forger() {
+    Reason why = Reason::kNone;
+    transport_.reset(make_shm_transport(*this, next_id, why));
+  }
+
+  void on_request(Transport& transport, PromotionId id, const PromotionRequest&) noexcept override {
+    ++requests;
+    AcceptParams params;
+    params.nonce.fill('N');
+    transport.accept(id, params);
+  }
+  void on_channel(Transport&, PromotionId, const Nonce&,
+                  std::unique_ptr<Channel> made) noexcept override {
+    channel = std::move(made);
+  }
+  void on_refused(Transport&, PromotionId, Reason why, Reason peer) noexcept override {
+    refused = true;
+    reason = why;
+    peer_reason = peer;
+  }
+  void on_channel_event(Transport&, PromotionId) noexcept override {}
+
+  Reason stand_under_the_name_of(std::uint16_t port) { return transport_->listen(loopback(port)); }
+
+  void ask(std::uint16_t claimed, std::uint16_t service) {
+    ConnectParams params;
+    params.tuple = {loopback(claimed), loopback(service)};
+    params.nonce.fill('N');
+    params.ring_bytes = 256 * 1024;
+    transport_->connect(next_id(), params);
+  }
+
+  template <typename Done>
+  bool until(Done done) {
+    const auto end = Clock::now() + std::chrono::seconds(8);
+    while (!done()) {
+      if (Clock::now() > end) return false;
+      pollfd entry{transport_->event_fd(), POLLIN, 0};
+      if (::poll(&entry, 1, 5) > 0) transport_->dispatch();
+      if (channel != nullptr) channel->progress();
+    }
+    return true;
+  }
+
+  std::unique_ptr<Channel> channel;
+  int requests = 0;
+  bool refused = false;
+  Reason reason = Reason::kNone;
+  Reason peer_reason = Reason::kNone;
+
+ private:
+  std::unique_ptr<Transport> transport_;
+};
+
+class ForgedPromotionTest : public testing::Test {
+ protected:
+  std::vector<std::string> preloaded() const {
+    return environment_with({"LD_PRELOAD=" RINGROAD_LIBRARY, "RINGROAD_POLICY=" + policy_,
+                             "RINGROAD_RUNTIME_DIR=" + segments_});
+  }
+  // One line there and back.
+  static void converse(Program& client, const std::string& line) {
+    const std::string before = client.out();
+    client.write(line + "\n");
+    client.wait_for(before + line + "\n", kTimeoutMs);
+    EXPECT_EQ(client.out(), before + line + "\n");
+  }
+  std::uint64_t promoted() const {
+    std::uint64_t sum = 0;
+    for (const auto& process : cli::read_segments(segments_).processes) {
+      sum += process.streams_promoted;
+    }
+    return sum;
+  }
+
+  TemporaryDirectory directory_;
+  std::string policy_ = directory_.write("policy.toml", policy_after_three_messages());
+  std::string segments_ = directory_.path() + "/run";
+};
+
+TEST_F(ForgedPromotionTest, AnUnknownConnectionIsRefused) {
+  Program server({RINGROAD_ECHO, "serve"}, preloaded());
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Forger forger;
+  forger.ask(9, port_of(server));
+  ASSERT_TRUE(forger.until([&] { return forger.refused; }));
+  EXPECT_EQ(forger.reason, Reason::kPeerRefused);
+  EXPECT_EQ(forger.peer_reason, Reason::kUnknownConnection);
+}
+
+TEST_F(ForgedPromotionTest, ARequestForAnothersConnectionDoesNotDisturbIt) {
+  Program server({RINGROAD_ECHO, "serve"}, preloaded());
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Program client({RINGROAD_ECHO, "connect", std::to_string(port_of(server))}, preloaded());
+  ASSERT_TRUE(client.wait_for(".\n", kTimeoutMs));
+  converse(client, "before");
+  Forger forger;
+  forger.ask(port_of(client), port_of(server));
+  ASSERT_TRUE(forger.until([&] { return forger.channel != nullptr || forger.refused; }));
+  ASSERT_NE(forger.channel, nullptr) << reason_name(forger.peer_reason);
+  // The server has frozen its direction by now, and waits for an answer that does not come.
+  converse(client, "during");
+  forger.channel->progress();
+  EXPECT_EQ(forger.channel->rx_head(), 0U) << "the forger got bytes of the stream";
+  forger.channel.reset();
+  for (int i = 0; i < 300 && promoted() < 2; ++i) converse(client, "line " + std::to_string(i));
+  EXPECT_EQ(promoted(), 2U) << "the real promotion never came";
+  EXPECT_EQ(client.finish(kTimeoutMs), 0);
+}
+
+TEST_F(ForgedPromotionTest, ARequestForAPromotedConnectionIsRefused) {
+  Program server({RINGROAD_ECHO, "serve"}, preloaded());
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Program client({RINGROAD_ECHO, "connect", std::to_string(port_of(server))}, preloaded());
+  ASSERT_TRUE(client.wait_for(".\n", kTimeoutMs));
+  for (int i = 0; i < 300 && promoted() < 2; ++i) converse(client, "line " + std::to_string(i));
+  ASSERT_EQ(promoted(), 2U);
+  Forger forger;
+  forger.ask(port_of(client), port_of(server));
+  ASSERT_TRUE(forger.until([&] { return forger.channel != nullptr || forger.refused; }));
+  EXPECT_TRUE(forger.refused);
+  EXPECT_EQ(forger.peer_reason, Reason::kBusy);
+  converse(client, "after");
+  EXPECT_EQ(client.finish(kTimeoutMs), 0);
+}
+
+TEST_F(ForgedPromotionTest, AnImpostorUnderAListenersNameGetsNoByte) {
+  Program server({RINGROAD_ECHO, "serve"}, environment_with({}));  // has no library
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Forger impostor;
+  ASSERT_EQ(impostor.stand_under_the_name_of(port_of(server)), Reason::kNone);
+  Program client({RINGROAD_ECHO, "connect", std::to_string(port_of(server))}, preloaded());
+  ASSERT_TRUE(client.wait_for(".\n", kTimeoutMs));
+  for (int i = 0; i < 5; ++i) converse(client, "line " + std::to_string(i));
+  ASSERT_TRUE(impostor.until([&] { return impostor.requests > 0; }));
+  impostor.until([&] { return impostor.channel != nullptr; });
+  for (int i = 0; i < 5; ++i) converse(client, "more " + std::to_string(i));
+  if (impostor.channel != nullptr) {
+    impostor.channel->progress();
+    EXPECT_EQ(impostor.channel->rx_head(), 0U) << "the impostor got bytes of the stream";
+  }
+  EXPECT_EQ(promoted(), 0U);
+  EXPECT_EQ(client.finish(kTimeoutMs), 0);
+}
+
+// Takes the SWITCH of the other end and answers it as the protocol asks.
+bool answer_switch(Forger& forger) {
+  ControlMessage m;
+  const bool got = forger.until([&] { return forger.channel->take_control(m); });
+  if (!got || m.type != static_cast<std::uint8_t>(ControlType::kSwitch)) return false;
+  ControlMessage ack;
+  ack.type = static_cast<std::uint8_t>(ControlType::kSwitchAck);
+  ack.value = m.value;
+  return forger.channel->send_control(ack);
+}
+
+TEST_F(ForgedPromotionTest, AForgerThatAnswersPutsNoByteIntoTheStream) {
+  Program server({RINGROAD_ECHO, "serve"}, preloaded());
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Program client({RINGROAD_ECHO, "connect", std::to_string(port_of(server))}, environment_with({}));
+  ASSERT_TRUE(client.wait_for(".\n", kTimeoutMs));
+  converse(client, "before");
+  Forger forger;
+  forger.ask(port_of(client), port_of(server));
+  ASSERT_TRUE(forger.until([&] { return forger.channel != nullptr || forger.refused; }));
+  ASSERT_NE(forger.channel, nullptr) << reason_name(forger.peer_reason);
+  ASSERT_TRUE(answer_switch(forger));
+  converse(client, "after");
+  EXPECT_EQ(client.finish(kTimeoutMs), 0);
+}
+
+TEST_F(ForgedPromotionTest, AnImpostorThatAnswersPutsNoByteIntoTheStream) {
+  Program server({RINGROAD_ECHO, "serve"}, environment_with({}));
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Forger impostor;
+  ASSERT_EQ(impostor.stand_under_the_name_of(port_of(server)), Reason::kNone);
+  Program client({RINGROAD_ECHO, "connect", std::to_string(port_of(server))}, preloaded());
+  ASSERT_TRUE(client.wait_for(".\n", kTimeoutMs));
+  for (int i = 0; i < 5; ++i) converse(client, "line " + std::to_string(i));
+  ASSERT_TRUE(impostor.until([&] { return impostor.channel != nullptr; }));
+  ASSERT_TRUE(answer_switch(impostor));
+  converse(client, "after");
+  EXPECT_EQ(client.finish(kTimeoutMs), 0);
+}
+
+}  // namespace
+}  // namespace ringroad::test
