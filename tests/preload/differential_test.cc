@@ -151,8 +151,8 @@ TEST_P(DifferentialTest, TheTranscriptIsTheKernels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, DifferentialTest, testing::ValuesIn(cases()),
-                         [](const testing::TestParamInfo<Case>& info) {
-                           return info.param.name + (info.param.mode == Mode::kFirstByte
+                         [](const testing::TestParamInfo<Case>& test) {
+                           return test.param.name + (test.param.mode == Mode::kFirstByte
                                                          ? "_from_the_first_byte"
                                                          : "_midway");
                          });

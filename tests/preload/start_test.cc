@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -82,8 +83,8 @@ INSTANTIATE_TEST_SUITE_P(
         std::vector<std::string>{"ssh", "-V"}, std::vector<std::string>{"ping", "-V"},
         std::vector<std::string>{"mariadbd", "--no-defaults", "--version"},
         std::vector<std::string>{"ls", "/"}, std::vector<std::string>{"sh", "-c", "kill -9 $$"}),
-    [](const testing::TestParamInfo<std::vector<std::string>>& info) {
-      return info.param[0] + "_" + std::to_string(info.index);
+    [](const testing::TestParamInfo<std::vector<std::string>>& test) {
+      return test.param[0] + "_" + std::to_string(test.index);
     });
 
 TEST_F(StartTest, AConstructorThatRunsBeforeOursMayUseSockets) {
