@@ -36,18 +36,20 @@ void consider_connect(int fd, const sockaddr* addr, socklen_t len, bool done) no
   if (done) runtime::established(fd, socket);
 }
 
-void consider_listen(int fd) noexcept {
-  if (descriptors::managed(fd)) return;  // listen() again changes only the backlog
+// True if the library answers promotion requests for it from now on.
+bool consider_listen(int fd) noexcept {
+  if (descriptors::managed(fd)) return false;  // listen() again changes only the backlog
   Endpoint local;
-  if (!Endpoint::local_of(fd, local) || !is_tcp(fd)) return;
+  if (!Endpoint::local_of(fd, local) || local.port == 0 || !is_tcp(fd)) return false;
   Agent* agent = runtime::agent();
   bool via_shm = false;
   bool via_rdma = false;
-  if (agent == nullptr || !runtime::may_accept(local, via_shm, via_rdma)) return;
+  if (agent == nullptr || !runtime::may_accept(local, via_shm, via_rdma)) return false;
   SocketRef socket = descriptors::insert(fd, Kind::kListener);
-  if (!socket) return;
+  if (!socket) return false;
   socket->endpoint = local;
   agent->listen(local, via_shm, via_rdma);
+  return true;
 }
 
 void consider_accepted(int fd, bool nonblocking) noexcept {
@@ -131,12 +133,18 @@ int rr_connect(int fd, const sockaddr* addr, socklen_t len) {
 }
 
 int rr_listen(int fd, int backlog) {
+  // Before any client can connect and ask; after it where only listen() gives the socket a port.
+  int saved = errno;
+  const bool considered = consider_listen(fd);
+  errno = saved;
   const int result = real().listen(fd, backlog);
-  if (result == 0) {
-    const int saved = errno;
+  saved = errno;
+  if (result == 0 && !considered) {
     consider_listen(fd);
-    errno = saved;
+  } else if (result != 0 && considered) {
+    before_number_goes(fd);
   }
+  errno = saved;
   return result;
 }
 

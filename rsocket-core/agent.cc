@@ -135,8 +135,27 @@ void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept 
   } catch (const std::bad_alloc&) {
     return;
   }
-  if (ensure_thread()) post({Task::kListen, nullptr, local, listener});
+  if (ensure_thread()) {
+    std::shared_ptr<Done> done;
+    try {
+      done = std::make_shared<Done>();
+      done->fd = sys::move_high(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    } catch (const std::bad_alloc&) {
+    }
+    post({Task::kListen, nullptr, local, listener, done});
+    const std::int64_t deadline = sys::now_ns() + kListenWaitNs;
+    for (std::int64_t left = kListenWaitNs; done != nullptr && done->fd >= 0 && left > 0;
+         left = deadline - sys::now_ns()) {
+      pollfd fds{done->fd, POLLIN, 0};
+      timespec timeout{0, left};
+      if (sys::ppoll(&fds, 1, &timeout, nullptr) > 0) break;
+    }
+  }
   errno = saved;
+}
+
+Agent::Done::~Done() {
+  if (fd >= 0) sys::close_quietly(fd);
 }
 
 void Agent::unlisten(const Endpoint& local) noexcept {
@@ -336,6 +355,9 @@ void Agent::run_commands() noexcept {
         break;
       case Task::kListen:
         do_listen(command.endpoint, command.listener);
+        if (command.done != nullptr && command.done->fd >= 0) {
+          sys::signal_eventfd(command.done->fd);
+        }
         break;
       case Task::kUnlisten:
         do_unlisten(command.endpoint);

@@ -46,7 +46,9 @@ class Agent final : public StreamHost, public TransportEvents {
   // The program closed it: the listener does not offer it to peers any more.
   void stream_closed(const Stream& stream) noexcept;
 
-  // Answers promotion requests for a listening socket bound to `local`.
+  // Answers promotion requests for a listening socket bound to `local`. Returns when requests are
+  // answered, or cannot be, but within kListenWaitNs: a client that asks too early is told that
+  // nobody is there, and remembers it.
   void listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept;
   void unlisten(const Endpoint& local) noexcept;
 
@@ -85,6 +87,7 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::int64_t kPeerMemoryNs = 30'000'000'000;
   static constexpr std::size_t kPeerMemoryEntries = 1024;
   static constexpr std::size_t kMaxUnknownRequests = 1024;
+  static constexpr std::int64_t kListenWaitNs = 500'000'000;
   // Promotions that this process asks for at a time. More would compete for the same two agents and
   // processors, and when hundreds of connections are made at once all would run out of time.
   static constexpr std::size_t kMaxConnecting = 8;
@@ -95,11 +98,17 @@ class Agent final : public StreamHost, public TransportEvents {
     unsigned count = 0;
   };
   enum class Task : std::uint8_t { kAttend, kStart, kListen, kUnlisten, kOffer };
+  // An eventfd that is signalled when a command was carried out.
+  struct Done {
+    ~Done();
+    int fd = -1;
+  };
   struct Command {
     Task task;
     StreamPtr stream;
     Endpoint endpoint{};
     Listener listener{};
+    std::shared_ptr<Done> done{};
   };
   struct Watched {
     StreamPtr stream;
