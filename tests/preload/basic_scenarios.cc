@@ -196,7 +196,7 @@ SCENARIO(waitall_fills_the_buffer, kStaysOnChannel) {
   a.sync();
 }
 
-SCENARIO(waitall_with_peek_waits_too, kStaysOnChannel) {
+SCENARIO(waitall_with_peek_waits_too, kComesBack) {
   const int fd = a.stream();
   a.client([&] { a.send(fd, "abc"); });
   if (a.is_server()) {

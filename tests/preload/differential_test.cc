@@ -2,10 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <map>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cli/segment_reader.h"
@@ -26,22 +24,6 @@ struct Case {
   Mode mode = Mode::kFirstByte;
 };
 
-// What is known to differ, line by line: (a line of the kernel's, ours instead of it).
-using Lines = std::vector<std::pair<std::string, std::string>>;
-const std::map<std::string, Lines>& known_differences() {
-  // A peer that is killed may have lost bytes in its ring: never an ordinary end of file.
-  static const std::map<std::string, Lines> known = {
-      {"killed_after_everything_was_read",
-       {{"S poll IN|RDHUP -> IN|RDHUP = 1", "S poll IN|RDHUP -> IN|RDHUP|ERR|HUP = 1"},
-        {"S recv(10) = 0 \"\"", "S recv(10) = -1 ECONNRESET"}}},
-      {"killed_with_bytes_on_their_way",
-       {{"S poll IN|RDHUP -> IN|RDHUP = 1", "S poll IN|RDHUP -> IN|RDHUP|ERR|HUP = 1"},
-        {"S recv(30) = 0 \"\"", "S recv(30) = -1 ECONNRESET"}}},
-      {"killed_while_the_peer_sleeps", {{"S recv(10) = 0 \"\"", "S recv(10) = -1 ECONNRESET"}}},
-  };
-  return known;
-}
-
 // Why a scenario cannot be compared; null if it can.
 const char* why_not(const Case& c) {
   if (c.name == "another_signals_handler_does_not_matter") {
@@ -50,10 +32,6 @@ const char* why_not(const Case& c) {
   if (c.name == "a_handler_sends_on_the_same_stream") {
     return "a signal handler that sends on the stream that it interrupted waits for itself "
            "(docs/compatibility.md)";
-  }
-  if (c.mode == Mode::kFirstByte && (c.name == "the_child_serves_what_was_accepted" ||
-                                     c.name == "a_program_inherits_the_stream")) {
-    return "a stream that is on its channel at a fork stays the parent's (docs/decisions.md)";
   }
   return nullptr;
 }
@@ -78,17 +56,6 @@ std::vector<Case> cases() {
   }
   if (pipe != nullptr) ::pclose(pipe);
   return all;
-}
-
-std::string replaced_lines(const std::string& transcript, const Lines& lines) {
-  std::istringstream stream(transcript);
-  std::string out;
-  std::size_t next = 0;
-  for (std::string line; std::getline(stream, line);) {
-    if (next < lines.size() && line == lines[next].first) line = lines[next++].second;
-    out += line + "\n";
-  }
-  return next == lines.size() ? out : "a known difference names a line that the kernel never gave";
 }
 
 struct Outcome {
@@ -139,12 +106,8 @@ TEST_P(DifferentialTest, TheTranscriptIsTheKernels) {
                         "RINGROAD_RUNTIME_DIR=" + segments}),
       segments, c.name, preloaded);
   if (HasFatalFailure()) return;
-  std::string expected = plain.transcript;
-  const auto known = known_differences().find(c.name);
-  if (first && known != known_differences().end()) {
-    expected = replaced_lines(expected, known->second);
-  }
-  EXPECT_EQ(expected, preloaded.transcript) << difference(expected, preloaded.transcript);
+  EXPECT_EQ(plain.transcript, preloaded.transcript)
+      << difference(plain.transcript, preloaded.transcript);
   if (first && !c.ends_itself && (c.stays_on_channel || c.comes_back)) {
     expect_on_channel(c, preloaded.snapshot);
   }

@@ -50,7 +50,7 @@ SCENARIO(helper_programs_beside_a_stream, kStaysOnChannel) {
   exchange(a, fd, "after");
 }
 
-SCENARIO(fork_and_exec_beside_a_stream, kStaysOnChannel) {
+SCENARIO(fork_and_exec_beside_a_stream, kComesBack) {
   const int fd = a.stream();
   exchange(a, fd, "before");
   a.both([&] {
@@ -73,7 +73,7 @@ SCENARIO(fork_and_exec_beside_a_stream, kStaysOnChannel) {
   exchange(a, fd, "after vfork and exec");
 }
 
-SCENARIO(a_child_closes_its_copy, kStaysOnChannel) {
+SCENARIO(a_child_closes_its_copy, kComesBack) {
   const int fd = a.stream();
   exchange(a, fd, "before");
   a.both([&] {
@@ -104,7 +104,7 @@ SCENARIO(a_vfork_child_closes_its_copy, kStaysOnChannel) {
   exchange(a, fd, "after");
 }
 
-SCENARIO(a_child_exits_beside_a_stream, kStaysOnChannel) {
+SCENARIO(a_child_exits_beside_a_stream, kComesBack) {
   const int fd = a.stream();
   exchange(a, fd, "before");
   a.both([&] {
@@ -117,7 +117,7 @@ SCENARIO(a_child_exits_beside_a_stream, kStaysOnChannel) {
   a.server([&] { a.recv(fd, 1); });
 }
 
-SCENARIO(a_child_makes_streams_of_its_own, 0) {
+SCENARIO(a_child_makes_streams_of_its_own, kComesBack) {
   const int fd = a.stream();
   exchange(a, fd, "the parents'");
   if (a.is_client()) {
@@ -140,7 +140,7 @@ SCENARIO(a_child_makes_streams_of_its_own, 0) {
   exchange(a, fd, "the parents' still");
 }
 
-SCENARIO(the_child_serves_what_was_accepted, 0) {
+SCENARIO(the_child_serves_what_was_accepted, kComesBack) {
   const int fd = a.stream();
   if (a.is_server()) {
     const pid_t child = ::fork();
@@ -189,7 +189,7 @@ SCENARIO(the_child_accepts, 0) {
   a.sync();
 }
 
-SCENARIO(a_program_inherits_the_stream, 0) {
+SCENARIO(a_program_inherits_the_stream, kComesBack) {
   // As inetd does it: the stream is another program's standard input and output.
   const int fd = a.stream();
   if (a.is_server()) {
