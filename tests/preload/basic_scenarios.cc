@@ -288,7 +288,8 @@ SCENARIO(the_same_number_again_and_again, 0) {
     ::close(fd);
     a.sync();
   }
-  a.log("the same number %d times of 100", same);
+  // Each of the library's own descriptors stands for a moment at the lowest free number.
+  a.log("almost always the same number: %d", same >= 90);
 }
 
 }  // namespace ringroad::test

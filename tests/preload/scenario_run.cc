@@ -148,7 +148,7 @@ int Program::finish(int timeout_ms) {
 }
 
 std::string policy_from_the_first_byte() {
-  return policy("promote_after = { messages = 0 }\nwait = \"500ms\"\n");
+  return policy("promote_after = { messages = 0 }\nwait = \"3s\"\n");
 }
 
 std::string policy_after_three_messages() { return policy("promote_after = { messages = 3 }\n"); }
