@@ -1,17 +1,26 @@
 #include "preload/descriptors.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
+
+#include "rsocket-core/private_descriptors.h"
 
 namespace ringroad::preload {
 namespace {
 
 Mutex table_mutex;
 Socket* free_list = nullptr;  // guarded by table_mutex
-int highest = -1;             // highest number ever managed; guarded by table_mutex
+std::atomic<int> highest{-1};  // number ever managed or in an epoll instance
 std::atomic<std::uint8_t> epoll_marks[descriptors::kLimit];
 
 constexpr std::size_t kSlabSockets = 64;
+
+void raise_highest(int fd) noexcept {
+  int known = highest.load(std::memory_order_relaxed);
+  while (fd > known && !highest.compare_exchange_weak(known, fd, std::memory_order_relaxed)) {
+  }
+}
 
 Socket* allocate() noexcept {
   if (free_list == nullptr) {
@@ -84,7 +93,7 @@ SocketRef insert(int fd, Socket::Kind kind) noexcept {
   socket->numbers = 1;
   socket->kind.store(kind, std::memory_order_relaxed);
   socket->refs.store(2, std::memory_order_release);  // the table's and the caller's
-  if (fd > highest) highest = fd;
+  raise_highest(fd);
   table[fd].store(socket, std::memory_order_release);
   return SocketRef(socket);
 }
@@ -97,7 +106,7 @@ void add_number(int fd, const SocketRef& socket) noexcept {
   MutexLock lock(table_mutex);
   ++socket->numbers;
   socket->refs.fetch_add(1, std::memory_order_relaxed);
-  if (fd > highest) highest = fd;
+  raise_highest(fd);
   table[fd].store(socket.get(), std::memory_order_release);
 }
 
@@ -141,8 +150,14 @@ void after_fork_child() noexcept {
 void note_epoll(int fd, bool in) noexcept {
   if (fd < 0 || fd >= kLimit) return;
   if (in || epoll_marks[fd].load(std::memory_order_relaxed) != 0) {
+    if (in) raise_highest(fd);
     epoll_marks[fd].store(in ? 1 : 0, std::memory_order_relaxed);
   }
+}
+
+int highest_known() noexcept {
+  return std::max(highest.load(std::memory_order_relaxed),
+                  private_descriptors::highest.load(std::memory_order_relaxed));
 }
 
 bool in_epoll(int fd) noexcept {

@@ -92,6 +92,9 @@ void unlock_after_fork() noexcept;
 
 // Numbers that the program has put into an epoll instance before they were managed.
 void note_epoll(int fd, bool in) noexcept;
+
+// No number beyond it was ever managed, noted, or the library's own; -1 if none was.
+int highest_known() noexcept;
 bool in_epoll(int fd) noexcept;
 
 }  // namespace descriptors

@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "preload/close.h"
@@ -186,20 +187,22 @@ int rr_close(int fd) {
 int rr_close_range(unsigned first, unsigned last, int flags) {
   constexpr int kCloexec = 1 << 2;  // CLOSE_RANGE_CLOEXEC closes nothing now
   if ((flags & kCloexec) != 0 || first > last) return real().close_range(first, last, flags);
-  const unsigned end = last < static_cast<unsigned>(descriptors::kLimit)
-                           ? last
-                           : static_cast<unsigned>(descriptors::kLimit) - 1;
+  // Daemons and sshd close everything: a look at a million numbers would take milliseconds.
+  const int end = static_cast<int>(
+      std::min<long>(static_cast<long>(last), descriptors::highest_known()));
   // In stretches between the library's own descriptors.
   const bool own = runtime::owns_memory();
   unsigned from = first;
-  for (unsigned fd = first; fd <= end; ++fd) {
-    if (private_descriptors::is_marked(static_cast<int>(fd))) {
-      if (fd > from && real().close_range(from, fd - 1, flags) != 0) return -1;
-      from = fd + 1;
-    } else if (descriptors::managed(static_cast<int>(fd))) {
-      before_number_goes(static_cast<int>(fd));
+  for (long number = first; number <= end; ++number) {
+    const int fd = static_cast<int>(number);
+    if (private_descriptors::is_marked(fd)) {
+      const auto own_number = static_cast<unsigned>(fd);
+      if (own_number > from && real().close_range(from, own_number - 1, flags) != 0) return -1;
+      from = own_number + 1;
+    } else if (descriptors::managed(fd)) {
+      before_number_goes(fd);
     } else if (own) {
-      descriptors::note_epoll(static_cast<int>(fd), false);
+      descriptors::note_epoll(fd, false);
     }
   }
   return from > last ? 0 : real().close_range(from, last, flags);

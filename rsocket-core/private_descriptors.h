@@ -12,11 +12,16 @@ namespace ringroad::private_descriptors {
 inline constexpr int kLimit = 1 << 20;
 
 inline std::atomic<std::uint64_t> bits[kLimit / 64];
+inline std::atomic<int> highest{-1};  // that was ever marked
 
 inline bool covers(int fd) noexcept { return fd >= 0 && fd < kLimit; }
 
 inline void mark(int fd) noexcept {
-  if (covers(fd)) bits[fd / 64].fetch_or(std::uint64_t{1} << (fd % 64), std::memory_order_relaxed);
+  if (!covers(fd)) return;
+  int known = highest.load(std::memory_order_relaxed);
+  while (fd > known && !highest.compare_exchange_weak(known, fd, std::memory_order_relaxed)) {
+  }
+  bits[fd / 64].fetch_or(std::uint64_t{1} << (fd % 64), std::memory_order_relaxed);
 }
 
 inline void unmark(int fd) noexcept {
