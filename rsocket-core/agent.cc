@@ -271,7 +271,6 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&watched_) std::map<std::uint64_t, Watched>;
   new (&deadlines_) std::set<std::pair<std::int64_t, std::uint64_t>>;
   new (&promotions_) std::map<PromotionId, Promotion>;
-  new (&waiting_) std::deque<StreamPtr>;
   new (&channels_) std::map<PromotionId, std::uint64_t>;
   new (&unknown_) std::map<PromotionId, Unknown>;
   new (&peers_without_) std::map<Endpoint, std::int64_t>;
@@ -302,7 +301,6 @@ void Agent::run() noexcept {
   epoll_event events[64];
   for (;;) {
     run_commands();
-    start_waiting();
     const std::int64_t deadline = next_deadline();
     int timeout_ms = -1;
     if (deadline != kForever) {
@@ -344,11 +342,7 @@ void Agent::run_commands() noexcept {
         serve(command.stream);
         break;
       case Task::kStart:
-        try {
-          waiting_.push_back(std::move(command.stream));
-        } catch (const std::bad_alloc&) {
-          settle_refusal(command.stream, Reason::kNoMemory, Reason::kNone);
-        }
+        start(command.stream);
         break;
       case Task::kOffer:
         offer(command.stream);

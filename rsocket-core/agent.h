@@ -12,7 +12,6 @@
 #include <pthread.h>
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -83,14 +82,11 @@ class Agent final : public StreamHost, public TransportEvents {
 
  private:
   static constexpr std::int64_t kUnknownRequestNs = 1'000'000'000;
-  static constexpr std::int64_t kPromotionTimeoutNs = 8'000'000'000;
+  static constexpr std::int64_t kPromotionTimeoutNs = 4'000'000'000;
   static constexpr std::int64_t kPeerMemoryNs = 30'000'000'000;
   static constexpr std::size_t kPeerMemoryEntries = 1024;
   static constexpr std::size_t kMaxUnknownRequests = 1024;
   static constexpr std::int64_t kListenWaitNs = 500'000'000;
-  // Promotions that this process asks for at a time. More would compete for the same two agents and
-  // processors, and when hundreds of connections are made at once all would run out of time.
-  static constexpr std::size_t kMaxConnecting = 8;
 
   struct Listener {
     bool shm = false;
@@ -149,8 +145,6 @@ class Agent final : public StreamHost, public TransportEvents {
   Transport* shm_transport(Reason& why) noexcept;
   Transport* verbs_transport(Reason& why) noexcept;
   void start(const StreamPtr& stream) noexcept;
-  void start_waiting() noexcept;
-  std::size_t connecting() const noexcept;
   void connect(const StreamPtr& stream, bool shm, bool rdma_next) noexcept;
   void do_listen(const Endpoint& local, const Listener& listener) noexcept;
   void do_unlisten(const Endpoint& local) noexcept;
@@ -182,7 +176,6 @@ class Agent final : public StreamHost, public TransportEvents {
   std::map<std::uint64_t, Watched> watched_;
   std::set<std::pair<std::int64_t, std::uint64_t>> deadlines_;  // of watched_, by time
   std::map<PromotionId, Promotion> promotions_;
-  std::deque<StreamPtr> waiting_;  // to be started when fewer than kMaxConnecting are under way
   std::map<PromotionId, std::uint64_t> channels_;  // promotion -> stream id, while watched
   std::map<PromotionId, Unknown> unknown_;
   std::map<Endpoint, std::int64_t> peers_without_;  // until when

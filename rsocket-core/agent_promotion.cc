@@ -1,5 +1,4 @@
 // The agent's part in promotion: which transport, which stream, and every reason to say no.
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -90,22 +89,6 @@ bool Agent::remembered_without(const Endpoint& peer) noexcept {
   if (it->second > sys::now_ns()) return true;
   peers_without_.erase(it);
   return false;
-}
-
-std::size_t Agent::connecting() const noexcept {
-  return static_cast<std::size_t>(
-      std::count_if(promotions_.begin(), promotions_.end(), [](const auto& entry) {
-        return entry.second.stream->role() == StreamRole::kConnect;
-      }));
-}
-
-void Agent::start_waiting() noexcept {
-  // Some are settled at once, without a transport.
-  while (!waiting_.empty() && connecting() < kMaxConnecting) {
-    const StreamPtr stream = std::move(waiting_.front());
-    waiting_.pop_front();
-    start(stream);
-  }
 }
 
 void Agent::start(const StreamPtr& stream) noexcept {

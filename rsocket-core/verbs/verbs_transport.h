@@ -27,7 +27,7 @@
 namespace ringroad {
 
 // From connect() to the outcome, and from accept() to the connector's RTU.
-inline constexpr std::int64_t kPromotionNs = 6'000'000'000;
+inline constexpr std::int64_t kPromotionNs = 2'000'000'000;
 // How long a request waits for accept() or refuse(). Its connector has given up by then; the kernel
 // does not tell of that (ucma drops the events of an identifier that was not accepted yet).
 inline constexpr std::int64_t kRequestNs = kPromotionNs + 500'000'000;
