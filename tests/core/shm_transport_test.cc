@@ -941,7 +941,13 @@ bool wait_for_byte(Channel& channel) {
   }
 }
 
-void talk_with_child(uid_t uid) {
+std::string kind_of(int fd) {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  char target[64] = {};
+  return readlink(path.c_str(), target, sizeof target - 1) < 0 ? std::string() : target;
+}
+
+void talk_with_child(uid_t uid, const char* expected_wait_fd) {
   Node host;
   host.accept_everything();
   ASSERT_EQ(host.transport->listen(server()), Reason::kNone);
@@ -950,6 +956,7 @@ void talk_with_child(uid_t uid) {
   ASSERT_TRUE(run_until({host.transport.get()}, [&] { return host.agent.has_outcome(); }));
   ASSERT_EQ(host.agent.channels.size(), 1u);
   Channel& channel = host.agent.channel();
+  EXPECT_EQ(kind_of(channel.wait_fd()), expected_wait_fd);
   for (int i = 0; i < 2000; ++i) {
     channel.tx_view().data[0] = std::byte{static_cast<std::uint8_t>(i % 100)};
     channel.commit(1);
@@ -966,11 +973,13 @@ void talk_with_child(uid_t uid) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(ShmTransportProcesses, ProcessesOfOneUserTalk) { talk_with_child(0); }
+TEST(ShmTransportProcesses, ProcessesOfOneUserTalkAndWakeEachOtherByEventfd) {
+  talk_with_child(0, "anon_inode:[eventfd]");
+}
 
-TEST(ShmTransportProcesses, ProcessesOfTwoUsersTalk) {
+TEST(ShmTransportProcesses, ProcessesOfTwoUsersTalkAndShareNoEventfd) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
-  talk_with_child(12'345);
+  talk_with_child(12'345, "anon_inode:[eventpoll]");
 }
 
 TEST(ShmTransportProcesses, KeepsWhatAKilledPeerHadSent) {
