@@ -105,12 +105,12 @@ SCENARIO(shutdown_as_a_kill_does_it, kStaysOnChannel) {
       a.poll(fd, POLLIN | POLLPRI, 28'800'000);
       a.recv(fd, 4, MSG_DONTWAIT);
       a.send(fd, "gone", MSG_DONTWAIT | MSG_NOSIGNAL);
-      a.close(fd);
     });
     worker.wait_asleep();
     a.shutdown(fd, SHUT_RDWR);
     a.shutdown(fd, SHUT_RD);
     worker.join();
+    a.close(fd);
   }
   a.sync();
   a.client([&] { a.settle(fd, POLLIN | POLLRDHUP, POLLRDHUP); a.recv(fd, 4); });
