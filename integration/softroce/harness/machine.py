@@ -84,7 +84,8 @@ class Machine:
       mine, other = (os.path.join(sockets, str(node)) for node in (self.node, 3 - self.node))
       arguments += ['-netdev', 'dgram,id=net,local.type=unix,local.path=' + escaped(mine) +
                     ',remote.type=unix,remote.path=' + escaped(other),
-                    '-device', f'virtio-net-pci,netdev=net,romfile=,mac=52:54:00:00:07:0{self.node}']
+                    '-device',
+                    f'virtio-net-pci,netdev=net,romfile=,mac=52:54:00:00:07:0{self.node}']
     arguments += ['-kernel', image, '-initrd', initrd, '-append', KERNEL_ARGUMENTS]
     # The kernel ends QEMU should we be killed without a chance to; a terminal's ^C is for us.
     with open(self.qemu_log_, 'wb') as log:
