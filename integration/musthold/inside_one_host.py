@@ -188,8 +188,7 @@ def test_a_client_killed_under_load_leaves_nothing_behind(host, server, preload,
     run = start_load(server, "oltp_read_write", tmp_path / "log", THREADS, seconds=60,
                                  preload=preload)
     try:
-        support.wait_for(lambda: len(host.on_channel(server.pid)) == THREADS,
-                         f"{THREADS} streams on RDMA")
+        host.wait_for_channels(server.pid, THREADS)
         assert queue_pairs() == 2 * THREADS
         for stream in host.on_channel(server.pid):
             assert stream["carrier"] == "rdma" and stream["device"], stream
@@ -211,7 +210,7 @@ def test_a_client_killed_under_load_leaves_nothing_behind(host, server, preload,
 def test_a_stopped_client_is_not_taken_for_a_dead_one(host, server, preload, tmp_path):
     run = start_load(server, "oltp_point_select", tmp_path / "log", 8, seconds=10,
                                  preload=preload)
-    support.wait_for(lambda: len(host.on_channel(server.pid)) == 8, "8 streams on RDMA")
+    host.wait_for_channels(server.pid, 8)
     os.kill(run.pid, signal.SIGSTOP)
     assert run.goes_on_for(3)
     assert len(host.on_channel(server.pid)) == 8
@@ -227,8 +226,7 @@ def test_a_device_that_is_taken_away_under_load_costs_no_query(host, server, pre
     removal = None
     try:
         for pid in (run.pid, server.pid):
-            support.wait_for(lambda pid=pid: len(host.on_channel(pid)) == threads,
-                             f"{threads} streams on RDMA")
+            host.wait_for_channels(pid, threads)
         # It returns when nobody has the device open any more.
         removal = subprocess.Popen(["rdma", "link", "delete", CLIENT_DEVICE])
         for pid in (run.pid, server.pid):

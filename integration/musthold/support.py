@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,17 @@ class Host:
         """The process's streams that a channel carries now."""
         return [stream for stream in self.streams(pid)
                 if stream["state"] == "ON_CHANNEL" and stream["carrier"] in ("shm", "rdma")]
+
+    def wait_for_channels(self, pid, count, timeout_s=30):
+        """Waits until so many of the process's streams are on a channel; else says why not."""
+        try:
+            wait_for(lambda: len(self.on_channel(pid)) == count, f"{count} streams on a channel",
+                     timeout_s)
+        except processes.ProcessError as problem:
+            refused = (self.ss(pid) or {}).get("promotions_refused")
+            states = Counter((stream["state"], stream["reason"], stream["peer_reason"])
+                             for stream in self.streams(pid))
+            raise processes.ProcessError(f"{problem}: {dict(states)}, refused {refused}") from None
 
     def server(self, name, prepared, preload=None, address="127.0.0.1", native_aio=True):
         """A MariaDB server for hundreds of clients that connect at once."""

@@ -20,7 +20,7 @@ ONE, TWO = HERE / "inside_one_host.py", HERE / "inside_two_hosts.py"
 pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
 
-def tests_in(path):
+def names_in(path):
     return [node.name for node in ast.parse(path.read_text()).body
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
@@ -73,11 +73,11 @@ def fixture_two_hosts(tmp_path_factory):
     return Boot(TWO, 2, tmp_path_factory.mktemp("two") / "out")
 
 
-@pytest.mark.parametrize("name", tests_in(ONE))
+@pytest.mark.parametrize("name", names_in(ONE))
 def test_on_one_host(one_host, name):
     one_host.check(name)
 
 
-@pytest.mark.parametrize("name", tests_in(TWO))
+@pytest.mark.parametrize("name", names_in(TWO))
 def test_on_two_hosts(two_hosts, name):
     two_hosts.check(name)

@@ -120,8 +120,7 @@ def test_a_stream_costs_what_is_promised_and_leaves_nothing(host, preloaded, pat
                                     preload=patient)
     try:
         for pid in (preloaded.pid, run.pid):
-            support.wait_for(lambda pid=pid: len(host.on_channel(pid)) == threads,
-                             f"{threads} streams on the channel")
+            host.wait_for_channels(pid, threads)
         busy = support.descriptors(preloaded.pid)
         for pid in (preloaded.pid, run.pid):
             for stream in host.on_channel(pid):
