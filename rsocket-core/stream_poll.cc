@@ -25,15 +25,24 @@ inline void cpu_relax() noexcept {
 #endif
 }
 
+// Servers install handlers for these without SA_RESTART. A thread that sleeps commits no fault.
+bool is_fault(int signo) noexcept {
+  return signo == SIGSEGV || signo == SIGBUS || signo == SIGFPE || signo == SIGILL ||
+         signo == SIGTRAP || signo == SIGSYS || signo == SIGABRT;
+}
+
 // A sleep of ours ended with EINTR. The kernel restarts recv(2) after handlers that were installed
 // with SA_RESTART and not after others, but ppoll(2) does not say which handler ran. So: restart
-// if every handler that this thread can have run asks for it.
+// if every handler that this thread can have run, faults aside, asks for it.
 bool every_handler_restarts() noexcept {
   sigset_t blocked;
   if (pthread_sigmask(SIG_SETMASK, nullptr, &blocked) != 0) return false;
   for (int signo = 1; signo < _NSIG; ++signo) {
     struct sigaction action {};
-    if (sigismember(&blocked, signo) == 1 || sigaction(signo, nullptr, &action) != 0) continue;
+    if (is_fault(signo) || sigismember(&blocked, signo) == 1 ||
+        sigaction(signo, nullptr, &action) != 0) {
+      continue;
+    }
     const bool handled = (action.sa_flags & SA_SIGINFO) != 0 ||
                          (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
     if (handled && (action.sa_flags & SA_RESTART) == 0) return false;
