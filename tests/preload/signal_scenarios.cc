@@ -176,6 +176,25 @@ SCENARIO(another_signals_handler_does_not_matter, kStaysOnChannel) {
   a.sync();
 }
 
+SCENARIO(a_crash_handler_does_not_matter, kStaysOnChannel) {
+  // As database servers install them.
+  const int fd = a.stream();
+  if (a.is_server()) {
+    for (const int signo : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) count_signal(signo, false);
+    count_signal(SIGUSR1, true);
+    Thread sleeper(a, [&] { a.recv(fd, 10); });
+    sleeper.wait_asleep();
+    sleeper.signal(SIGUSR1);
+    sleeper.wait_asleep();
+    a.sync();
+    sleeper.join();
+  } else {
+    a.sync();
+    a.send(fd, "woken");
+  }
+  a.sync();
+}
+
 SCENARIO(a_handler_sends_on_the_same_stream, kStaysOnChannel) {
   // send(2) is safe in a signal handler, also while the same thread is inside it.
   const int fd = a.stream();
