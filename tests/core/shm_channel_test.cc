@@ -472,6 +472,7 @@ void run_duplex_end(Channel& channel, unsigned direction, std::uint64_t total, b
   good = false;
   while (sent < total || received < total || channel.tx_consumed() < total || !peer_finished) {
     bool moved = false;
+    const std::uint64_t consumed_before = channel.tx_consumed();
     const Channel::View tx = channel.tx_view();
     std::size_t n = std::min<std::uint64_t>(tx.size, 1 + random() % 3000);
     n = std::min<std::uint64_t>(n, total - sent);
@@ -495,7 +496,8 @@ void run_duplex_end(Channel& channel, unsigned direction, std::uint64_t total, b
       if (message.value != total) return;
       peer_finished = moved = true;
     }
-    if (moved) continue;
+    // Any call above may have taken in the credit that this loop waits for, perhaps the last news.
+    if (moved || channel.tx_consumed() != consumed_before) continue;
     if (channel.failed()) return;
     if (!sleep_for_news(channel)) return;
   }
