@@ -25,7 +25,7 @@ namespace ringroad {
   X(kVersion,            "version",              "the peer speaks another version of the protocol") \
   X(kBadRequest,         "bad_request",          "the peer's request or message was malformed") \
   X(kAddressMismatch,    "address_mismatch",     "the request came from another address than the TCP connection") \
-  X(kForged,             "forged",               "the token was not the one agreed on: another process answered") \
+  X(kForged,             "forged",               "another process asked for, or answered for, the connection") \
   X(kQpError,            "qp_error",             "the queue pair, the device or the shared memory failed") \
   X(kPeerGone,           "peer_gone",            "the peer's process ended or closed its channel") \
   X(kPeerGaveUp,         "peer_gave_up",         "the peer gave the promotion up") \
@@ -40,7 +40,8 @@ namespace ringroad {
   X(kKtls,               "ktls",                 "a TCP upper-layer protocol or socket filter was attached") \
   X(kOperator,           "operator",             "the operator asked for TCP") \
   X(kClosing,            "closing",              "the program has closed or shut the connection down") \
-  X(kDisabled,           "disabled",             "RINGROAD_DISABLE is set")
+  X(kDisabled,           "disabled",             "RINGROAD_DISABLE is set") \
+  X(kPeerUnproven,       "peer_unproven",        "the kernel names no owner of the connection's other end, so anybody may have answered")
 // clang-format on
 
 enum class Reason : std::uint8_t {

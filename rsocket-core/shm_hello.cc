@@ -77,6 +77,12 @@ int ShmPacket::take_descriptor(unsigned index) noexcept {
   return fd;
 }
 
+bool ShmPacket::from_user(uid_t user) const noexcept {
+  return has_sender_ && sender_ == user && sender_ != kOverflowUser;
+}
+
+bool ShmPacket::from_same_user() const noexcept { return from_user(geteuid()); }
+
 ShmPacket::Got ShmPacket::receive(int socket) noexcept {
   iovec piece{bytes_, sizeof bytes_};
   alignas(cmsghdr) char control[kControlBytes];
@@ -91,7 +97,6 @@ ShmPacket::Got ShmPacket::receive(int socket) noexcept {
   } while (n < 0 && errno == EINTR);
   if (n < 0) return errno == EAGAIN ? Got::kNothing : Got::kEnd;
 
-  bool credentials = false;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
        part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_SOCKET) continue;
@@ -99,8 +104,8 @@ ShmPacket::Got ShmPacket::receive(int socket) noexcept {
     if (part->cmsg_type == SCM_CREDENTIALS && bytes == sizeof(ucred)) {
       ucred sender;
       std::memcpy(&sender, CMSG_DATA(part), sizeof sender);
-      credentials = true;
-      same_user_ = sender.uid == geteuid() && sender.uid != kOverflowUser;
+      sender_ = sender.uid;
+      has_sender_ = true;
     } else if (part->cmsg_type == SCM_RIGHTS) {
       for (std::size_t i = 0; i < bytes / sizeof(int); ++i) {
         int fd;
@@ -115,7 +120,7 @@ ShmPacket::Got ShmPacket::receive(int socket) noexcept {
     }
   }
   // The end of the stream has no sender.
-  if (n == 0 && !credentials && count_ == 0) return Got::kEnd;
+  if (n == 0 && !has_sender_ && count_ == 0) return Got::kEnd;
   size_ = static_cast<std::size_t>(n);
   truncated_ = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
   return Got::kPacket;

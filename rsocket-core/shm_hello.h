@@ -80,8 +80,9 @@ class ShmPacket {
   int take_descriptor(unsigned index) noexcept;
   // More bytes or descriptors were sent than there is room for, or than this process may open.
   bool truncated() const noexcept { return truncated_; }
-  // The sender is a process of this process's user.
-  bool from_same_user() const noexcept { return same_user_; }
+  // The sender is a process of this user, of this process's own.
+  bool from_user(uid_t user) const noexcept;
+  bool from_same_user() const noexcept;
 
  private:
   alignas(8) std::uint8_t bytes_[sizeof(ShmHello)] = {};
@@ -89,7 +90,8 @@ class ShmPacket {
   int fds_[kMaxDescriptors] = {-1, -1};
   unsigned count_ = 0;
   bool truncated_ = false;
-  bool same_user_ = false;
+  uid_t sender_ = 0;
+  bool has_sender_ = false;
 };
 
 // 0 or an errno. `socket` is non-blocking.

@@ -20,7 +20,7 @@ constexpr int kEventsPerDispatch = 64;
 // ---- Life
 
 Transport* make_shm_transport(TransportEvents& events, PromotionId (*next_id)() noexcept,
-                              Reason& why) noexcept {
+                              Reason& why, OwnerOf owner_of) noexcept {
   int epoll_fd = sys::move_high(sys::epoll_create1(EPOLL_CLOEXEC));
   int timer_fd = sys::move_high(static_cast<int>(
       sys::call(SYS_timerfd_create, CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)));
@@ -28,7 +28,8 @@ Transport* make_shm_transport(TransportEvents& events, PromotionId (*next_id)() 
   event.events = EPOLLIN;
   if (epoll_fd >= 0 && timer_fd >= 0 &&
       sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, timer_fd, &event) == 0) {
-    auto* transport = new (std::nothrow) ShmTransport(events, next_id, epoll_fd, timer_fd);
+    auto* transport = new (std::nothrow) ShmTransport(events, next_id, owner_of, epoll_fd,
+                                                        timer_fd);
     if (transport != nullptr) return transport;
     errno = ENOMEM;
   }
@@ -39,8 +40,12 @@ Transport* make_shm_transport(TransportEvents& events, PromotionId (*next_id)() 
 }
 
 ShmTransport::ShmTransport(TransportEvents& events, PromotionId (*next_id)() noexcept,
-                           int epoll_fd, int timer_fd) noexcept
-    : events_(events), next_id_(next_id), epoll_fd_(epoll_fd), timer_fd_(timer_fd) {}
+                           OwnerOf owner_of, int epoll_fd, int timer_fd) noexcept
+    : events_(events),
+      next_id_(next_id),
+      owner_of_(owner_of),
+      epoll_fd_(epoll_fd),
+      timer_fd_(timer_fd) {}
 
 ShmTransport::~ShmTransport() {
   while (!listeners_.empty()) {

@@ -12,9 +12,11 @@
 // What is to be known about trust:
 //   - Abstract names have no permissions: anybody in the network namespace may ask a listener for a
 //     channel, or stand under a name before its owner does. PromotionRequest::tuple is the peer's
-//     claim here; a Unix socket carries no address to compare it with. What makes it safe is the
-//     token in the TCP stream: only the process at the far end of the connection can write it, and no
-//     data flows over the channel, in either direction, before it was seen.
+//     claim here; a Unix socket carries no address to compare it with. So both sides ask the kernel
+//     whose the other end of the TCP connection is, and want the packet to come from that user: the
+//     connector, which writes the first token, insists on an answer. Among processes of one user it
+//     is the tokens in the TCP stream that tell: only the process at the far end of the connection
+//     can write one, and no data flows over the channel, in either direction, before it was seen.
 //   - So nothing that is received is used unchecked: sizes, ports, addresses, that the file is a
 //     sealed memfd of the right size, that the event is an eventfd. Descriptors that are something
 //     else are closed on another thread (foreign_fd.h).
@@ -32,6 +34,7 @@
 
 #include "rsocket-core/shm_channel.h"
 #include "rsocket-core/shm_hello.h"
+#include "rsocket-core/socket_owner.h"
 #include "rsocket-core/transport.h"
 
 namespace ringroad {
@@ -45,8 +48,8 @@ class ShmTransport final : public Transport {
   static constexpr unsigned kMaxRequests = 256;
 
   // Takes both descriptors over. Use make_shm_transport().
-  ShmTransport(TransportEvents& events, PromotionId (*next_id)() noexcept, int epoll_fd,
-               int timer_fd) noexcept;
+  ShmTransport(TransportEvents& events, PromotionId (*next_id)() noexcept, OwnerOf owner_of,
+               int epoll_fd, int timer_fd) noexcept;
   ~ShmTransport() override;
 
   Carrier carrier() const noexcept override { return Carrier::kShm; }
@@ -92,8 +95,7 @@ class ShmTransport final : public Transport {
     std::int64_t deadline_ns = 0;  // CLOCK_MONOTONIC; 0: none
     Nonce peer_nonce{};
     std::uint32_t ring_bytes = 0;
-    std::uint16_t own_port = 0;
-    std::uint16_t peer_port = 0;
+    FourTuple tuple;
     int memfd = -1;
     int own_event = -1;
     int peer_event = -1;
@@ -118,6 +120,7 @@ class ShmTransport final : public Transport {
   Reason start(PromotionId id, const ConnectParams& params) noexcept;
   void on_answer(Handshakes::iterator it) noexcept;
   Reason check_answer(Handshake& handshake, ShmPacket& packet) noexcept;
+  Reason check_sender(const Handshake& handshake, const ShmPacket& packet) noexcept;
   void take_back_hello(Handshake& handshake) noexcept;
   Reason build(Handshake& handshake, ShmSideIndex side) noexcept;
   void hand_over(Handshakes::iterator it) noexcept;
@@ -129,6 +132,7 @@ class ShmTransport final : public Transport {
 
   TransportEvents& events_;
   PromotionId (*const next_id_)() noexcept;
+  const OwnerOf owner_of_;
   const int epoll_fd_;
   const int timer_fd_;
   Key last_key_ = 0;
@@ -139,8 +143,9 @@ class ShmTransport final : public Transport {
 };
 
 // Null and a reason when there are no descriptors or no memory. `events` outlives the transport;
-// `next_id` gives ids for incoming requests.
+// `next_id` gives ids for incoming requests. `owner_of` is another one only where a test has no TCP
+// connections.
 Transport* make_shm_transport(TransportEvents& events, PromotionId (*next_id)() noexcept,
-                              Reason& why) noexcept;
+                              Reason& why, OwnerOf owner_of = tcp_socket_owner) noexcept;
 
 }  // namespace ringroad

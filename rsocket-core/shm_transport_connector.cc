@@ -47,8 +47,7 @@ Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept
   Reason why = Reason::kNone;
   handshake->id = id;
   handshake->ring_bytes = params.ring_bytes;
-  handshake->own_port = params.tuple.local.port;
-  handshake->peer_port = peer.port;
+  handshake->tuple = params.tuple;
   handshake->deadline_ns = sys::now_ns() + kAnswerNs;
   handshake->memory = ShmMemory::create(params.ring_bytes, handshake->memfd, why);
   if (handshake->memory == nullptr) {
@@ -93,6 +92,8 @@ void ShmTransport::on_answer(Handshakes::iterator it) noexcept {
   }
   Reason why = check_answer(handshake, packet);
   if (why == Reason::kNone) why = build(handshake, ShmSideIndex::kConnector);
+  // Only now, so that whoever answered is told by the channel's end if he is not believed.
+  if (why == Reason::kNone) why = check_sender(handshake, packet);
   if (why == Reason::kNone) {
     hand_over(it);
   } else {
@@ -108,7 +109,7 @@ Reason ShmTransport::check_answer(Handshake& handshake, ShmPacket& packet) noexc
     return Reason::kNoDescriptors;
   }
   if (packet.truncated() || packet.size() != sizeof hello || packet.descriptors() > 1 ||
-      hello.tcp_port != handshake.peer_port || hello.ring_bytes != handshake.ring_bytes) {
+      hello.tcp_port != handshake.tuple.remote.port || hello.ring_bytes != handshake.ring_bytes) {
     return Reason::kBadRequest;
   }
   if (packet.descriptors() == 1) {
@@ -121,6 +122,13 @@ Reason ShmTransport::check_answer(Handshake& handshake, ShmPacket& packet) noexc
   }
   handshake.peer_nonce = hello.nonce;
   return Reason::kNone;
+}
+
+// A listener answers for connections that it has accepted, so their sockets have a user by now.
+Reason ShmTransport::check_sender(const Handshake& handshake, const ShmPacket& packet) noexcept {
+  uid_t owner;
+  if (!owner_of_(handshake.tuple.reversed(), owner)) return Reason::kPeerUnproven;
+  return packet.from_user(owner) ? Reason::kNone : Reason::kForged;
 }
 
 // The promotion is given up here. If the listener has its channel already, that must end now, and

@@ -163,6 +163,8 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
   if (listener.port != at.port || (!at.is_any() && listener != at)) {
     return Reason::kAddressMismatch;
   }
+  uid_t owner;
+  if (owner_of_({connector, listener}, owner) && !packet.from_user(owner)) return Reason::kForged;
   handshake.memfd = packet.take_descriptor(0);
   if (!is_sealed_memfd(handshake.memfd, shm_file_bytes(hello.hello.ring_bytes))) {
     close_foreign(std::exchange(handshake.memfd, -1));
@@ -177,9 +179,8 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
   }
   handshake.peer_nonce = hello.hello.nonce;
   handshake.ring_bytes = hello.hello.ring_bytes;
-  handshake.own_port = listener.port;
-  handshake.peer_port = connector.port;
-  request.tuple = FourTuple{listener, connector};
+  handshake.tuple = FourTuple{listener, connector};
+  request.tuple = handshake.tuple;
   request.peer_nonce = hello.hello.nonce;
   request.ring_bytes = hello.hello.ring_bytes;
   return Reason::kNone;
@@ -212,7 +213,7 @@ Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) no
   if (why != Reason::kNone) return why;
 
   Hello hello;
-  hello.tcp_port = handshake.own_port;
+  hello.tcp_port = handshake.tuple.local.port;
   hello.ring_bytes = handshake.ring_bytes;
   hello.nonce = params.nonce;
   const int error = send_shm_packet(socket, &hello, sizeof hello, &event, events ? 1 : 0);

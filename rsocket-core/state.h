@@ -9,7 +9,7 @@ namespace ringroad {
 #define RINGROAD_STATES(X) \
   X(kOnTcp,      "ON_TCP")      /* the kernel carries both directions */ \
   X(kConnecting, "CONNECTING")  /* a channel is being built; the kernel carries both directions */ \
-  X(kSwitching,  "SWITCHING")   /* transmission frozen; announcements, answers and tokens cross */ \
+  X(kSwitching,  "SWITCHING")   /* announcements, answers and tokens cross, one direction after the other */ \
   X(kOnChannel,  "ON_CHANNEL")  /* both tokens seen: the channel carries both directions */ \
   X(kResuming,   "RESUMING")    /* RESUME frames cross; the transmit ring is replayed into TCP */ \
   X(kReset,      "RESET")       /* the connection is broken beyond repair */ \

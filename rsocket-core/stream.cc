@@ -82,7 +82,9 @@ void Stream::check() noexcept {
   assert(now != State::kOnChannel || tx_ == Tx::kChannel);
   assert(now != State::kOnTcp || tx_ == Tx::kTcp);
   assert(now != State::kOnTcp || channel_ == nullptr);
-  assert(tx_ != Tx::kFrozen || !token_sent_);
+  assert(tx_ != Tx::kFrozen || (frozen_ && !token_sent_));
+  assert(!token_sent_ || frozen_);
+  assert(role_ == StreamRole::kConnect || !token_sent_ || token_seen_);
   assert(tx_ != Tx::kReplay || resume_sent_);
   if (channel_ != nullptr) {
     assert(channel_->tx_head() - channel_->tx_consumed() <= channel_->ring_bytes());
@@ -107,6 +109,7 @@ bool Stream::close_by_program(bool busy) noexcept {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
     app_closed_ = true;
+    if (state() == State::kSwitching && !token_sent_) give_up(Reason::kClosing);
     if (channel_ != nullptr) channel_->progress();
     const bool on_kernel = channel_ == nullptr && !gave_up_ && tx_ == Tx::kTcp;
     close_now = on_kernel || peer_closed_ || state() == State::kReset;
@@ -147,12 +150,14 @@ bool Stream::close_by_program(bool busy) noexcept {
       fd_.store(-1, std::memory_order_relaxed);
     }
     if (!close_now) {
-      deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
+      // A switch under way has its own time-out, and comes first.
+      if (state() != State::kSwitching) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
       if (!shut_wr_) {
         shut_wr_ = true;
-        pending_shut_wr_ = true;
+        pending_shut_wr_ = tx_ != Tx::kTcp;
+        if (tx_ == Tx::kTcp) sys::shutdown(fd(), SHUT_WR);
       }
-      if (tx_ == Tx::kChannel && pending_shut_wr_) send_fin();
+      if (pending_shut_wr_) send_fin();
     } else if (state() != State::kClosed) {
       step(StreamEvent::kFinished, Reason::kClosing);
     }

@@ -232,9 +232,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void frame_other() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void tcp_ended(int error) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void maybe_switched() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void freeze() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void leave(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void leave_or_give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void answer_resume() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void break_connection(int error, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void queue_frame(const std::uint8_t* bytes, std::size_t n) noexcept
       RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -301,6 +303,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool peer_announced_ = false;
   std::uint64_t peer_s_ = 0;
   bool answered_ = false;       // we promised not to read past peer_s_
+  bool frozen_ = false;         // we have announced where our bytes on TCP end
   bool token_sent_ = false;     // our token is written or queued: no more giving up
   bool token_seen_ = false;     // the peer's
   bool resume_sent_ = false;

@@ -388,6 +388,8 @@ int Stream::shutdown(int how) noexcept {
       errno = ENOTCONN;
       return -1;
     }
+    // Nothing that we have promised binds our own side yet.
+    if (state() == State::kSwitching && !frozen_) give_up(Reason::kClosing);
     if (tx_ == Tx::kTcp && source() == Source::kTcp) {
       result = sys::shutdown(fd(), how);
       if (result != 0) return result;
@@ -396,8 +398,12 @@ int Stream::shutdown(int how) noexcept {
     } else {
       if (write && !shut_wr_) {
         shut_wr_ = true;
-        pending_shut_wr_ = true;
-        if (tx_ == Tx::kChannel) send_fin();
+        if (tx_ == Tx::kTcp) {
+          result = sys::shutdown(fd(), SHUT_WR);
+        } else {
+          pending_shut_wr_ = true;
+          send_fin();
+        }
       }
       if (read) shut_rd_ = true;
     }

@@ -87,6 +87,7 @@ void Stream::step(StreamEvent event, Reason reason) noexcept {
 void Stream::settle_kernel_only() noexcept {
   const bool kernel = state() == State::kOnTcp && pinned_ && channel_ == nullptr &&
                       boundary_ == kNoBoundary && tx_ == Tx::kTcp;
+  if (kernel && shut_rd_) sys::shutdown(fd(), SHUT_RD);  // the kernel need not know it yet
   kernel_only_.store(kernel, std::memory_order_release);
 }
 
@@ -111,7 +112,7 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   if (state() != State::kOnTcp || pinned_ || app_closed_) return Reason::kBusy;
   step(StreamEvent::kStart, Reason::kPending);
   nonce_ = nonce;
-  peer_announced_ = answered_ = token_sent_ = token_seen_ = false;
+  peer_announced_ = answered_ = frozen_ = token_sent_ = token_seen_ = false;
   resume_sent_ = resume_seen_ = wrote_since_freeze_ = false;
   pending_shut_wr_ = false;
   peer_s_ = peer_consumed_ = 0;
@@ -173,13 +174,10 @@ void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonc
     } else {
       channel_ = std::move(channel);
       step(StreamEvent::kChannelUp, Reason::kPending);
-      tx_ = Tx::kFrozen;
-      frozen_at_ = tcp_tx_;
       deadline_ns_ = sys::now_ns() + kSwitchTimeoutNs;
-      ControlMessage announce;
-      announce.type = static_cast<std::uint8_t>(ControlType::kSwitch);
-      announce.value = frozen_at_;
-      if (!channel_->send_control(announce)) give_up(Reason::kQpError);
+      // The end that was asked goes second: it freezes and writes only for one that has proved, by
+      // its token, that it holds the connection.
+      if (role_ == StreamRole::kConnect) freeze();
       publish_identity();
       service_locked();
     }
@@ -187,10 +185,23 @@ void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonc
   wake_all();
 }
 
+// Nothing more of the program's goes to TCP from here on. Say where that is.
+void Stream::freeze() noexcept {
+  frozen_ = true;
+  tx_ = Tx::kFrozen;
+  frozen_at_ = tcp_tx_;
+  wrote_since_freeze_ = false;
+  ControlMessage announce;
+  announce.type = static_cast<std::uint8_t>(ControlType::kSwitch);
+  announce.value = frozen_at_;
+  if (!channel_->send_control(announce)) give_up(Reason::kQpError);
+}
+
 void Stream::on_control(const ControlMessage& m) noexcept {
   switch (static_cast<ControlType>(m.type)) {
     case ControlType::kSwitch:
-      if (state() == State::kSwitching && !peer_announced_) {
+      if (state() == State::kSwitching && !peer_announced_ &&
+          (role_ == StreamRole::kAccept || token_sent_)) {
         peer_announced_ = true;
         peer_s_ = m.value;
         answer_switch();
@@ -213,7 +224,15 @@ void Stream::on_control(const ControlMessage& m) noexcept {
     case ControlType::kGiveUp:
       slot_->peer_reason.store(static_cast<std::uint8_t>(reason_from_wire(m.reason)),
                                std::memory_order_relaxed);
-      if (state() == State::kSwitching) leave_or_give_up(Reason::kPeerGaveUp);
+      if (state() != State::kSwitching) return;
+      leave_or_give_up(Reason::kPeerGaveUp);
+      if (gave_up_ && !token_seen_) {
+        // Whoever says this has not written its token and never will: nothing is left to look for.
+        boundary_ = kNoBoundary;
+        verified_ = 0;
+        gave_up_ = false;
+        settle_kernel_only();
+      }
       return;
     case ControlType::kFin:
       if (fin_at_ != kNoBoundary || m.value < channel_->rx_head() ||
@@ -352,7 +371,17 @@ void Stream::scan_frames() noexcept {
 void Stream::frame_token() noexcept {
   token_seen_ = true;
   skip_verified();
-  // After a promotion that we gave up, the peer's RESUME comes next and is answered.
+  // After a promotion that we gave up, the peer's RESUME comes next.
+  if (state() != State::kSwitching) return;
+  if (!frozen_) {
+    // Our count must hold from here until our own token.
+    if (tcp_counters_are(fd(), tcp_tx_, tcp_rx_)) {
+      freeze();
+    } else {
+      give_up(Reason::kUntrackedIo);
+      pinned_ = true;
+    }
+  }
   maybe_switched();
 }
 
@@ -365,14 +394,8 @@ void Stream::frame_resume(const ResumeFrame& frame) noexcept {
   skip_verified();
   switch (state()) {
     case State::kOnTcp:
-      // We gave the promotion up before our token. If nothing of the program's has been written
-      // since, the peer cannot know: tell it.
-      if (!wrote_since_freeze_ && !resume_sent_) {
-        std::uint8_t answer[kResumeBytes];
-        encode_resume(peer_nonce_, ResumeFrame{0, reason()}, answer);
-        resume_sent_ = true;
-        queue_frame(answer, sizeof answer);
-      }
+      // We gave the promotion up before our token.
+      if (frame.answer) answer_resume();
       gave_up_ = false;
       settle_kernel_only();
       wake_all();
@@ -382,14 +405,9 @@ void Stream::frame_resume(const ResumeFrame& frame) noexcept {
       if (!token_sent_) {
         // The peer committed and then left, before we did. As above.
         give_up(Reason::kPeerGaveUp);
-        if (state() == State::kOnTcp && gave_up_) {
-          std::uint8_t answer[kResumeBytes];
-          encode_resume(peer_nonce_, ResumeFrame{0, reason()}, answer);
-          resume_sent_ = true;
-          queue_frame(answer, sizeof answer);
-          gave_up_ = false;
-          settle_kernel_only();
-        }
+        if (frame.answer) answer_resume();
+        gave_up_ = false;
+        settle_kernel_only();
         return;
       }
       leave(Reason::kPeerLeft);
@@ -397,6 +415,16 @@ void Stream::frame_resume(const ResumeFrame& frame) noexcept {
     default:
       push_replay();
   }
+}
+
+// To a peer that waits at the place where we froze and cannot know that we gave up, because nothing
+// of the program's has been written there since.
+void Stream::answer_resume() noexcept {
+  if (!frozen_ || wrote_since_freeze_ || resume_sent_) return;
+  std::uint8_t frame[kResumeBytes];
+  encode_resume(peer_nonce_, ResumeFrame{0, reason(), false}, frame);
+  resume_sent_ = true;
+  queue_frame(frame, sizeof frame);
 }
 
 // Application bytes at the boundary.
@@ -509,7 +537,7 @@ void Stream::give_up(Reason reason) noexcept {
   // The peer may have written its token already, if we promised not to read past it.
   gave_up_ = answered_ && !resume_seen_;
   if (!answered_) boundary_ = kNoBoundary;
-  deadline_ns_ = kForever;
+  deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   channel_.reset();
   publish_identity();
   if (role_ == StreamRole::kConnect && retries_ < kMaxRetries) {
@@ -538,10 +566,15 @@ void Stream::leave(Reason reason) noexcept {
   const std::uint64_t consumed = token_seen_ ? channel_->rx_consumed() : 0;
   fin_at_ = kNoBoundary;
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
+  // The place of the peer's frames is known as soon as it has announced it, promise or not. Before
+  // that it has written none, and writes none: it gives up when it reads this.
+  const bool answer = boundary_ != kNoBoundary;
+  if (!answer && !resume_seen_) {
+    resume_seen_ = true;
+    peer_consumed_ = 0;
+  }
   std::uint8_t frame[kResumeBytes];
-  encode_resume(peer_nonce_, ResumeFrame{consumed, reason}, frame);
-  // With the promise not yet given (see answer_switch) the place of the peer's frames is known all
-  // the same, unless we have read past it.
+  encode_resume(peer_nonce_, ResumeFrame{consumed, reason, answer}, frame);
   queue_frame(frame, sizeof frame);
   wake_all();
   push_replay();
@@ -638,7 +671,9 @@ void Stream::finish_linger() noexcept {
   bool done = false;
   switch (state()) {
     case State::kOnTcp:
-      done = frames_sent_ == frames_size_;
+      // A peer that has yet to hear that we gave up may have its token on the way, and would get a
+      // reset for it.
+      done = frames_sent_ == frames_size_ && !gave_up_;
       break;
     case State::kOnChannel:
       if (pending_shut_wr_) send_fin();
@@ -653,8 +688,10 @@ void Stream::finish_linger() noexcept {
       break;
   }
   if (!done && sys::now_ns() >= deadline_ns_) {
-    const linger cut{1, 0};
-    sys::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+    if (state() != State::kOnTcp || frames_sent_ < frames_size_) {
+      const linger cut{1, 0};
+      sys::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+    }
     done = true;
   }
   if (done) {
@@ -789,11 +826,11 @@ void Stream::deadline_passed() noexcept {
     MutexLock rx(rx_mutex_);
     if (sys::now_ns() < deadline_ns_) return;
     deadline_ns_ = kForever;
-    if (app_closed_) {
+    if (state() == State::kSwitching) {
+      leave_or_give_up(Reason::kTimeout);
+    } else if (app_closed_) {
       deadline_ns_ = 0;
       finish_linger();
-    } else if (state() == State::kSwitching) {
-      leave_or_give_up(Reason::kTimeout);
     }
   }
   service();

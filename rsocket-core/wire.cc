@@ -29,6 +29,7 @@ void encode_resume(const Nonce& nonce, const ResumeFrame& frame,
   out[kNonceBytes] = static_cast<std::uint8_t>(FrameKind::kResume);
   std::memcpy(out + 16, &frame.consumed, sizeof frame.consumed);
   out[24] = static_cast<std::uint8_t>(frame.reason);
+  out[25] = frame.answer ? 1 : 0;
 }
 
 FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_t n,
@@ -39,11 +40,13 @@ FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_
   if (kind == static_cast<std::uint8_t>(FrameKind::kToken)) return FrameMatch::kToken;
   if (kind != static_cast<std::uint8_t>(FrameKind::kResume)) return FrameMatch::kOther;
   if (n < kResumeBytes) return FrameMatch::kPartial;
-  if (std::any_of(bytes + 25, bytes + kResumeBytes, [](std::uint8_t b) { return b != 0; })) {
+  if (bytes[25] > 1 ||
+      std::any_of(bytes + 26, bytes + kResumeBytes, [](std::uint8_t b) { return b != 0; })) {
     return FrameMatch::kOther;
   }
   std::memcpy(&resume.consumed, bytes + 16, sizeof resume.consumed);
   resume.reason = reason_from_wire(bytes[24]);
+  resume.answer = bytes[25] != 0;
   return FrameMatch::kResume;
 }
 

@@ -31,8 +31,8 @@ bool make_nonce(Nonce& out) noexcept;
 
 // ---- Frames inside the TCP stream --------------------------------------------------------------
 //
-//  0              15 16                  24                  32
-//  | nonce         |k| consumed (RESUME) | reason, 7 zero    |
+//  0              15 16                  24       25       26       32
+//  | nonce         |k| consumed (RESUME) | reason | answer | 6 zero |
 //
 // TOKEN is the first 16 bytes alone, RESUME all 32. k tells them apart.
 
@@ -44,6 +44,7 @@ inline constexpr std::size_t kResumeBytes = 32;
 struct ResumeFrame {
   std::uint64_t consumed = 0;  // bytes taken from the ring since the switch
   Reason reason = Reason::kNone;
+  bool answer = false;  // the sender knows where the other's frames would stand, and waits for one
 };
 
 void encode_token(const Nonce& nonce, std::uint8_t out[kTokenBytes]) noexcept;

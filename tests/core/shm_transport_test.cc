@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rsocket-core/foreign_fd.h"
@@ -102,11 +103,19 @@ struct Agent final : TransportEvents {
   std::vector<Refused> refused;
 };
 
+// There are no TCP connections here; this is what the kernel would say of them.
+uid_t owner = geteuid();
+bool owner_is_known = true;
+bool said_owner(const FourTuple&, uid_t& out) noexcept {
+  if (owner_is_known) out = owner;
+  return owner_is_known;
+}
+
 // A transport and its agent.
 struct Node {
   Node() {
     Reason why = Reason::kNone;
-    transport.reset(make_shm_transport(agent, next_id, why));
+    transport.reset(make_shm_transport(agent, next_id, why, said_owner));
     EXPECT_NE(transport, nullptr) << reason_name(why);
   }
 
@@ -785,6 +794,56 @@ class Impostor {
   int fd_ = -1;
 };
 
+// What the transport says of a request when the kernel says that of the connections.
+void expect_refusal(Reason at_connector, Reason at_peer) {
+  Node client;
+  Node host;
+  host.accept_everything();
+  ASSERT_EQ(host.transport->listen(server()), Reason::kNone);
+  client.connect(server());
+  ASSERT_TRUE(run_until({client.transport.get(), host.transport.get()},
+                        [&] { return client.agent.has_outcome(); }));
+  ASSERT_EQ(client.agent.refused.size(), 1u);
+  EXPECT_EQ(client.agent.refused[0].reason, at_connector);
+  EXPECT_EQ(client.agent.refused[0].peer_reason, at_peer);
+}
+
+struct OwnerSaid {
+  OwnerSaid(bool known, uid_t said) {
+    owner_is_known = known;
+    owner = said;
+  }
+  ~OwnerSaid() {
+    owner_is_known = true;
+    owner = geteuid();
+  }
+};
+
+TEST(ShmTransportHostile, ARequestByAnotherUserThanTheConnectionsIsRefused) {
+  const OwnerSaid said(true, geteuid() + 1);
+  expect_refusal(Reason::kPeerRefused, Reason::kForged);
+}
+
+TEST(ShmTransportHostile, AnAnswerIsNotBelievedWhenTheKernelNamesNoOwner) {
+  const OwnerSaid said(false, 0);
+  expect_refusal(Reason::kPeerUnproven, Reason::kNone);
+}
+
+TEST(ShmTransportHostile, AnAnswerByAnotherUserThanTheConnectionsIsNotBelieved) {
+  Node client;
+  Impostor impostor(server());
+  client.connect(server());
+  impostor.take();
+  Hello hello;
+  hello.tcp_port = server().port;
+  hello.ring_bytes = kRing;
+  ASSERT_EQ(send_shm_packet(impostor.fd(), &hello, sizeof hello, nullptr, 0), 0);
+  const OwnerSaid said(true, geteuid() + 1);
+  ASSERT_TRUE(run_until({client.transport.get()}, [&] { return client.agent.has_outcome(); }));
+  ASSERT_EQ(client.agent.refused.size(), 1u);
+  EXPECT_EQ(client.agent.refused[0].reason, Reason::kForged);
+}
+
 TEST(ShmTransportHostile, RefusesMalformedAnswersAndKeepsNoDescriptor) {
   Node client;
   Impostor impostor(server());
@@ -903,6 +962,7 @@ TEST(ShmTransportScarcity, AcceptsAgainWhenDescriptorsComeBack) {
 
 // In the child: connects as user `uid`, answers each byte with the next until it is told to stop.
 [[noreturn]] void echo_child(uid_t uid) {
+  owner = geteuid();
   if (uid != 0 && (setgid(uid) != 0 || setuid(uid) != 0)) _exit(10);
   Node client;
   client.connect(server());
@@ -953,7 +1013,9 @@ void talk_with_child(uid_t uid, const char* expected_wait_fd) {
   ASSERT_EQ(host.transport->listen(server()), Reason::kNone);
   const pid_t child = fork();
   if (child == 0) echo_child(uid);
+  const uid_t before = std::exchange(owner, uid);
   ASSERT_TRUE(run_until({host.transport.get()}, [&] { return host.agent.has_outcome(); }));
+  owner = before;
   ASSERT_EQ(host.agent.channels.size(), 1u);
   Channel& channel = host.agent.channel();
   EXPECT_EQ(kind_of(channel.wait_fd()), expected_wait_fd);

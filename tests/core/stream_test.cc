@@ -111,43 +111,176 @@ TEST(Stream, NoticesUntrackedBytesBetweenRequestAndSwitch) {
   EXPECT_TRUE(p.a->on_kernel_for_good());
 }
 
-// Right connection, right channel, wrong process: it cannot know the nonce that crossed the
-// other way, so it cannot write the token.
-TEST(Stream, TakesApplicationBytesInsteadOfTheTokenForAGivenUpPromotion) {
-  StreamPair p;
-  p.start();
-  auto [ca, forger] = make_shm_pair(p.ring_bytes);
-  p.b->promotion_refused(Reason::kPeerRefused, Reason::kNone);  // b's process knows nothing of it
-  p.a->channel_up(std::move(ca), p.b_nonce);
-  ControlMessage m;
-  m.type = static_cast<std::uint8_t>(ControlType::kSwitch);
-  m.value = 0;
-  ASSERT_TRUE(forger->send_control(m));
-  m.type = static_cast<std::uint8_t>(ControlType::kSwitchAck);
-  // The forger acknowledges nothing, so a has not written its token when b's bytes come.
-  EXPECT_EQ(4, send_text(*p.b, "real"));
+// Right connection, right channel, wrong process: one end's stream, and a forger who holds the other
+// end of the channel but not of the TCP connection.
+struct Forged : StreamPair {
+  // The forger stands where the other end of `victim` should.
+  explicit Forged(StreamRole victim) {
+    start();
+    auto [mine, theirs] = make_shm_pair(ring_bytes);
+    forger = std::move(theirs);
+    const bool connector = victim == StreamRole::kConnect;
+    (connector ? b : a)->promotion_refused(Reason::kPolicy, Reason::kNone);  // knows nothing of it
+    (connector ? a : b)->channel_up(std::move(mine), connector ? b_nonce : a_nonce);
+  }
+  void say(ControlType type, std::uint64_t value) {
+    ControlMessage m;
+    m.type = static_cast<std::uint8_t>(type);
+    m.value = value;
+    ASSERT_TRUE(forger->send_control(m));
+  }
+  bool hears(ControlType type) {
+    ControlMessage m;
+    return pump_until([&] {
+      forger->progress();
+      return forger->take_control(m) && m.type == static_cast<std::uint8_t>(type);
+    });
+  }
+  std::unique_ptr<Channel> forger;
+};
+
+TEST(ForgedStream, TheAskedEndNeitherFreezesNorWritesForOneThatHasNotProvedItself) {
+  Forged p(StreamRole::kAccept);
+  p.say(ControlType::kSwitch, 0);
+  ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
+  p.say(ControlType::kSwitchAck, 0);  // of nothing
+  EXPECT_EQ(5, send_text(*p.b, "reply"));
   ASSERT_TRUE(readable(p.a_fd, 1000));
-  ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnTcp; }));
-  EXPECT_EQ("real", recv_text(*p.a, 100));
-  EXPECT_EQ(5, send_text(*p.a, "reply"));
+  EXPECT_EQ("reply", recv_text(*p.a, 100));
+  EXPECT_EQ(7, send_text(*p.a, "request"));
   ASSERT_TRUE(readable(p.b_fd, 1000));
-  EXPECT_EQ("reply", recv_text(*p.b, 100));
+  ASSERT_TRUE(p.pump_until([&] { return recv_text(*p.b, 100) == "request"; }));
+  EXPECT_EQ(kOnTcp, p.b->state());
+  EXPECT_EQ("<EAGAIN>", recv_text(*p.a, 100));
 }
 
-TEST(Stream, NeverReadsTheRingBeforeTheTokenIsSeen) {
+TEST(ForgedStream, TheRingIsNeverReadBeforeTheTokenIsSeen) {
+  Forged p(StreamRole::kAccept);
+  p.say(ControlType::kSwitch, 0);
+  const Channel::View view = p.forger->tx_view();
+  std::memcpy(view.data, "evil", 4);
+  p.forger->commit(4);
+  ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
+  EXPECT_EQ("<EAGAIN>", recv_text(*p.b, 100));
+  EXPECT_EQ(0, p.b->unread_bytes());
+  EXPECT_EQ(State::kSwitching, p.b->state());
+}
+
+TEST(ForgedStream, TheConnectorsTokenComesFirst) {
+  Forged p(StreamRole::kConnect);
+  ASSERT_TRUE(p.hears(ControlType::kSwitch));
+  p.say(ControlType::kSwitch, 0);
+  ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnTcp; }));
+  EXPECT_EQ(Reason::kBadRequest, p.a->reason());
+  EXPECT_EQ(5, send_text(*p.a, "hello"));
+  ASSERT_TRUE(readable(p.b_fd, 1000));
+  EXPECT_EQ("hello", recv_text(*p.b, 100));
+}
+
+TEST(ForgedStream, CloseDoesNotWaitForIt) {
+  Forged p(StreamRole::kAccept);
+  p.say(ControlType::kSwitch, 0);
+  ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
+  EXPECT_EQ(3, send_text(*p.b, "end"));
+  p.b->close_by_program(false);
+  ::close(std::exchange(p.b_fd, -1));
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  EXPECT_EQ("end", recv_text(*p.a, 100));
+  ASSERT_TRUE(readable(p.a_fd, 1000)) << "the end of the stream never came";
+  EXPECT_EQ("", recv_text(*p.a, 100));
+}
+
+TEST(ForgedStream, ShutdownDoesNotWaitForIt) {
+  Forged p(StreamRole::kAccept);
+  p.say(ControlType::kSwitch, 0);
+  ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
+  EXPECT_EQ(0, p.b->shutdown(SHUT_WR));
+  ASSERT_TRUE(readable(p.a_fd, 1000)) << "the end of the stream never came";
+  EXPECT_EQ("", recv_text(*p.a, 100));
+  EXPECT_EQ(4, send_text(*p.a, "more"));
+  ASSERT_TRUE(p.pump_until([&] { return recv_text(*p.b, 100) == "more"; }));
+}
+
+// The connector has written its token, the other end gives up before its own: nothing of the exchange
+// reaches either program, and the stream goes on where it was.
+TEST(Stream, AConnectorThatCommittedReturnsWhenTheOtherEndGivesUp) {
+  for (const bool channel_lives : {true, false}) {
+    StreamPair p;
+    EXPECT_EQ(6, send_text(*p.a, "before"));
+    p.start();
+    auto [ca, cb] = make_shm_pair(p.ring_bytes);
+    p.a->channel_up(std::move(ca), p.b_nonce);
+    p.b->channel_up(std::move(cb), p.a_nonce);  // answers
+    p.a->service();                             // writes its token
+    ASSERT_EQ(State::kSwitching, p.b->state());
+    EXPECT_EQ(2, send_text(*p.b, "hi"));  // the end that was asked has not frozen
+    if (channel_lives) {
+      p.b->leave_channel(Reason::kEpoll);
+    } else {
+      p.b->pin(Reason::kEpoll, 0);
+    }
+    EXPECT_EQ(kOnTcp, p.b->state());
+    ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnTcp; }));
+    EXPECT_EQ(4, send_text(*p.a, "more"));
+    EXPECT_EQ(3, send_text(*p.b, "you"));
+    std::string got;
+    ASSERT_TRUE(p.pump_until([&] {
+      const std::string piece = recv_text(*p.b, 100);
+      if (piece[0] != '<') got += piece;
+      return got.size() >= 10;
+    })) << got;
+    EXPECT_EQ("beforemore", got);
+    ASSERT_TRUE(readable(p.a_fd, 1000));
+    EXPECT_EQ("hiyou", recv_text(*p.a, 100));
+    EXPECT_EQ("<EAGAIN>", recv_text(*p.a, 100));
+    EXPECT_TRUE(p.pump_until([&] { return !p.b->interest().tcp_in; }));
+  }
+}
+
+// As above, up to where the connector has written its token and the other end has not seen it.
+struct HalfSwitched : StreamPair {
+  HalfSwitched() {
+    start();
+    auto [ca, cb] = make_shm_pair(ring_bytes);
+    a->channel_up(std::move(ca), b_nonce);
+    b->channel_up(std::move(cb), a_nonce);  // answers
+    a->service();                           // writes its token
+  }
+};
+
+TEST(Stream, CloseByTheAskedEndMidwayIsAnOrderlyEnd) {
+  HalfSwitched p;
+  EXPECT_EQ(3, send_text(*p.b, "end"));
+  p.b->close_by_program(false);
+  ::close(std::exchange(p.b_fd, -1));
+  std::string got;
+  ASSERT_TRUE(p.pump_until([&] {
+    const std::string piece = recv_text(*p.a, 100);
+    if (piece != "<EAGAIN>") got += piece.empty() ? "." : piece;
+    return p.b->interest().done && got.size() >= 4;
+  })) << got;
+  EXPECT_EQ("end.", got.substr(0, 4));
+  EXPECT_EQ("", recv_text(*p.a, 100));
+}
+
+TEST(Stream, ShutdownByTheAskedEndMidwayEndsItsDirectionOnly) {
+  HalfSwitched p;
+  EXPECT_EQ(0, p.b->shutdown(SHUT_WR));
+  ASSERT_TRUE(p.pump_until([&] { return recv_text(*p.a, 100) == ""; }));
+  ASSERT_TRUE(p.pump_until([&] { return send_text(*p.a, "more") == 4; }));
+  ASSERT_TRUE(p.pump_until([&] { return recv_text(*p.b, 100) == "more"; }));
+}
+
+TEST(Stream, TheAskedEndNoticesUntrackedBytesBeforeItCommits) {
   StreamPair p;
   p.start();
-  auto [ca, forger] = make_shm_pair(p.ring_bytes);
+  auto [ca, cb] = make_shm_pair(p.ring_bytes);
   p.a->channel_up(std::move(ca), p.b_nonce);
-  ControlMessage m;
-  m.type = static_cast<std::uint8_t>(ControlType::kSwitch);
-  ASSERT_TRUE(forger->send_control(m));
-  const Channel::View view = forger->tx_view();
-  std::memcpy(view.data, "evil", 4);
-  forger->commit(4);
-  for (int i = 0; i < 10; ++i) p.a->service();
-  EXPECT_EQ("<EAGAIN>", recv_text(*p.a, 100));
-  EXPECT_EQ(State::kSwitching, p.a->state());
+  p.b->channel_up(std::move(cb), p.a_nonce);
+  ASSERT_EQ(1, ::send(p.b_fd, "?", 1, 0));
+  ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnTcp && p.b->state() == kOnTcp; }));
+  EXPECT_EQ(Reason::kUntrackedIo, p.b->reason());
+  EXPECT_EQ("?", recv_text(*p.a, 100));
 }
 
 TEST(Stream, ResetsWhenBytesFollowTheTokenThatAreNoFrame) {

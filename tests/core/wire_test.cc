@@ -47,13 +47,13 @@ TEST(FrameTest, TokenIsTheNonceAndItsKind) {
   EXPECT_EQ(std::memcmp(bytes, expected, sizeof expected), 0);
 }
 
-TEST(FrameTest, ResumeIsTheNonceItsKindTheOffsetAndTheReason) {
+TEST(FrameTest, ResumeIsTheNonceItsKindTheOffsetTheReasonAndWhetherItWantsAnAnswer) {
   std::uint8_t bytes[kResumeBytes];
   std::memset(bytes, 0xff, sizeof bytes);
-  encode_resume(counting_nonce(), {0x0102030405060708, Reason::kOperator}, bytes);
+  encode_resume(counting_nonce(), {0x0102030405060708, Reason::kOperator, true}, bytes);
   const std::uint8_t expected[] = {0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a,
                                    0x1b, 0x1c, 0x1d, 0x1e, 2,    8,    7,    6,    5,    4,    3,
-                                   2,    1,    30,   0,    0,    0,    0,    0,    0,    0};
+                                   2,    1,    30,   1,    0,    0,    0,    0,    0,    0};
   EXPECT_EQ(std::memcmp(bytes, expected, sizeof expected), 0);
 }
 
@@ -71,7 +71,7 @@ TEST(FrameTest, MatchesATokenFromItsFirstByteOn) {
 
 TEST(FrameTest, MatchesAResumeOnlyWhenItIsComplete) {
   std::uint8_t bytes[64] = {};
-  encode_resume(counting_nonce(), {1234567, Reason::kQpError}, bytes);
+  encode_resume(counting_nonce(), {1234567, Reason::kQpError, true}, bytes);
   ResumeFrame resume;
   for (std::size_t n = 0; n < kResumeBytes; ++n) {
     EXPECT_EQ(match_frame(counting_nonce(), bytes, n, resume), FrameMatch::kPartial) << n;
@@ -79,6 +79,7 @@ TEST(FrameTest, MatchesAResumeOnlyWhenItIsComplete) {
   ASSERT_EQ(match_frame(counting_nonce(), bytes, kResumeBytes, resume), FrameMatch::kResume);
   EXPECT_EQ(resume.consumed, 1234567u);
   EXPECT_EQ(resume.reason, Reason::kQpError);
+  EXPECT_TRUE(resume.answer);
 }
 
 TEST(FrameTest, TakesAnythingElseForApplicationBytesAsSoonAsItDiffers) {
