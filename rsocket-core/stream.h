@@ -158,7 +158,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Another number for the same open file (the program closed the first of several).
   void renumber(int new_fd) noexcept;
 
-  // ---- The agent's calls (stream_switch.cc)
+  // ---- The agent's calls (stream_switch.cc, stream_agent.cc)
   Reason may_promote() noexcept;  // kNone, or why not now
   // The listener was asked, or the connector asks: CONNECTING. False with a reason.
   Reason promotion_started(const Nonce& nonce) noexcept;
@@ -222,31 +222,35 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Source source() const noexcept RR_REQUIRES(rx_mutex_);
   void skip_verified() noexcept RR_REQUIRES(rx_mutex_);
 
-  // stream_switch.cc; all need both locks.
+  // All that follow need both locks. stream_switch.cc:
   void step(StreamEvent event, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void settle_kernel_only() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool retry_later() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void freeze() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void on_control(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void answer_switch() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void scan_frames() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void frame_token() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void frame_resume(const ResumeFrame& frame) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void frame_other() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void tcp_ended(int error) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void maybe_switched() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void freeze() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void leave(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void leave_or_give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void answer_resume() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void break_connection(int error, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  // stream_frames.cc:
   void queue_frame(const std::uint8_t* bytes, std::size_t n) noexcept
       RR_REQUIRES(tx_mutex_, rx_mutex_);
   void push_frames() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void scan_frames() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void frame_token() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void frame_resume(const ResumeFrame& frame) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void answer_resume() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void frame_other() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void tcp_ended(int error) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void break_connection(int error, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void leave(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void push_replay() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void back_on_tcp() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  // stream_agent.cc:
+  void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void finish_linger() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void service_locked() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void settle_kernel_only() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+
   void publish_identity() noexcept;
   void publish_state() noexcept;
   void check() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);

@@ -9,6 +9,12 @@
 #include "rsocket-core/sys.h"
 
 namespace ringroad {
+namespace {
+
+// TCP_ESTABLISHED of netinet/tcp.h, which cannot stand beside linux/tcp.h.
+constexpr std::uint8_t kEstablished = 1;
+
+}  // namespace
 
 bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcept {
   // The receive side is two calls (bytes received, bytes not yet read) with the peer possibly
@@ -36,6 +42,13 @@ bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcep
     return kernel_written == written && kernel_read == read;
   }
   return false;
+}
+
+bool tcp_established(int fd) noexcept {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
+         info.tcpi_state == kEstablished;
 }
 
 }  // namespace ringroad

@@ -12,4 +12,7 @@ namespace ringroad {
 // may be sending.
 bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcept;
 
+// Neither end has closed, shut down or reset the connection.
+bool tcp_established(int fd) noexcept;
+
 }  // namespace ringroad

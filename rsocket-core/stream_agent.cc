@@ -1,0 +1,207 @@
+// What the agent thread does for a stream, and a stream's end in the background.
+#include <sys/epoll.h>
+
+#include <cerrno>
+
+#include "rsocket-core/stream.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+namespace {
+
+constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+
+}  // namespace
+
+// ---- The end
+
+void Stream::send_fin() noexcept {
+  if (fin_sent_ || tx_ != Tx::kChannel || channel_ == nullptr) return;
+  ControlMessage m;
+  m.type = static_cast<std::uint8_t>(ControlType::kFin);
+  m.value = channel_->tx_head();
+  channel_->flush();
+  if (channel_->send_control(m)) {
+    fin_sent_ = true;
+    pending_shut_wr_ = false;
+  }
+}
+
+bool Stream::settled() noexcept {
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  return channel_ == nullptr || state() == State::kReset || state() == State::kClosed;
+}
+
+// The program has closed; are all its bytes where they can do without this process?
+void Stream::finish_linger() noexcept {
+  if (!app_closed_ || state() == State::kClosed) return;
+  bool done = false;
+  switch (state()) {
+    case State::kOnTcp:
+      // A peer that has yet to hear that we gave up may have its token on the way, and would get a
+      // reset for it.
+      done = frames_sent_ == frames_size_ && !gave_up_;
+      break;
+    case State::kOnChannel:
+      if (pending_shut_wr_) send_fin();
+      channel_->flush();
+      done = peer_closed_ || (fin_sent_ && channel_->tx_posted() == channel_->tx_head() &&
+                              channel_->delivered());
+      break;
+    case State::kReset:
+      done = true;
+      break;
+    default:
+      break;
+  }
+  if (!done && sys::now_ns() >= deadline_ns_) {
+    if (state() != State::kOnTcp || frames_sent_ < frames_size_) {
+      const linger cut{1, 0};
+      sys::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+    }
+    done = true;
+  }
+  if (done) {
+    step(StreamEvent::kFinished, Reason::kClosing);
+    deadline_ns_ = kForever;
+  }
+}
+
+// ---- The agent's view
+
+void Stream::service() noexcept {
+  const int saved = errno;
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    service_locked();
+  }
+  errno = saved;
+}
+
+void Stream::service_locked() noexcept {
+  if (state() == State::kClosed) return;
+  push_frames();
+  maybe_switched();
+  if (channel_ != nullptr && state() != State::kReset) {
+    channel_->progress();
+    ControlMessage m;
+    while (channel_ != nullptr && channel_->take_control(m)) on_control(m);
+    if (channel_ != nullptr && tx_ == Tx::kChannel) channel_->flush();
+  }
+  answer_switch();
+  if (boundary_ != kNoBoundary) scan_frames();
+  if (channel_ != nullptr && channel_->failed() &&
+      (state() == State::kSwitching || state() == State::kOnChannel) && !peer_closed_) {
+    // An orderly end closes the channel too: then the end of the TCP connection follows.
+    if (fin_at_ != kNoBoundary && channel_->failure() == Reason::kPeerGone) {
+      peer_closed_ = true;
+      wake_all();
+    } else {
+      leave_or_give_up(channel_->failure());
+    }
+  }
+  push_replay();
+  finish_linger();
+  if (state() == State::kOnTcp) settle_kernel_only();
+  check();
+}
+
+StreamInterest Stream::interest() noexcept {
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  StreamInterest want;
+  want.deadline_ns = deadline_ns_;
+  switch (state()) {
+    case State::kOnTcp:
+      want.tcp_in = gave_up_ || boundary_ != kNoBoundary;
+      want.tcp_out = frames_sent_ < frames_size_;
+      want.done = !want.tcp_in && !want.tcp_out;
+      break;
+    case State::kConnecting:
+      break;
+    case State::kSwitching:
+      want.tcp_in = true;
+      want.tcp_out = frames_sent_ < frames_size_;
+      want.channel = true;
+      break;
+    case State::kOnChannel:
+      want.tcp_in = !peer_closed_;
+      want.channel = app_closed_ || pending_shut_wr_ ||
+                     channel_->tx_posted() != channel_->tx_head();
+      break;
+    case State::kResuming:
+      want.tcp_in = true;
+      want.tcp_out = frames_sent_ < frames_size_ || resume_seen_;
+      break;
+    case State::kReset:
+    case State::kClosed:
+    case State::kCount:
+      want.done = true;
+      break;
+  }
+  return want;
+}
+
+bool Stream::arm_channel() noexcept {
+  MutexLock rx(rx_mutex_);
+  return channel_ == nullptr || channel_->arm();
+}
+
+void Stream::drain_channel() noexcept {
+  {
+    MutexLock rx(rx_mutex_);
+    if (channel_ == nullptr) return;
+    channel_->drain();
+    channel_->progress();
+  }
+  waiters_.wake(POLLIN | POLLOUT);
+}
+
+void Stream::watch_tcp(int epoll_fd, std::uint64_t cookie, std::uint32_t events) noexcept {
+  // Under the locks, so that the number cannot be closed and reused meanwhile.
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  if (fd() < 0) return;
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = cookie;
+  if (events == 0) {
+    sys::epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd(), &event);
+  } else if (sys::epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd(), &event) != 0 && errno == ENOENT) {
+    sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd(), &event);
+  }
+}
+
+int Stream::channel_fd() noexcept {
+  MutexLock rx(rx_mutex_);
+  return channel_ == nullptr ? -1 : channel_->wait_fd();
+}
+
+void Stream::leave_channel(Reason reason) noexcept {
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    leave_or_give_up(reason);
+  }
+  host_->attend(*this);
+}
+
+void Stream::deadline_passed() noexcept {
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    if (sys::now_ns() < deadline_ns_) return;
+    deadline_ns_ = kForever;
+    if (state() == State::kSwitching) {
+      leave_or_give_up(Reason::kTimeout);
+    } else if (app_closed_) {
+      deadline_ns_ = 0;
+      finish_linger();
+    }
+  }
+  service();
+}
+
+}  // namespace ringroad

@@ -1,0 +1,357 @@
+// Tokens and RESUMEs in the TCP stream, and the way back to TCP that they lead to.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "rsocket-core/stream.h"
+#include "rsocket-core/sys.h"
+#include "rsocket-core/tcp_counters.h"
+
+namespace ringroad {
+namespace {
+
+constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+
+// Nagle's algorithm would hold a small frame, or the tail of a replay, back behind unacknowledged
+// bytes for as long as the peer delays its acknowledgement (40 ms).
+class WithoutNagle {
+ public:
+  explicit WithoutNagle(int fd) noexcept : fd_(fd) {
+    int nodelay = 1;
+    socklen_t length = sizeof nodelay;
+    sys::getsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &nodelay, &length);
+    was_off_ = nodelay == 0;
+    if (was_off_) set(1);
+  }
+  ~WithoutNagle() {
+    if (was_off_) set(0);
+  }
+  WithoutNagle(const WithoutNagle&) = delete;
+  WithoutNagle& operator=(const WithoutNagle&) = delete;
+
+ private:
+  void set(int value) noexcept {
+    sys::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value);
+  }
+  int fd_;
+  bool was_off_;
+};
+
+}  // namespace
+
+// ---- Frames in the TCP stream
+
+void Stream::queue_frame(const std::uint8_t* bytes, std::size_t n) noexcept {
+  if (frames_sent_ == frames_size_) frames_sent_ = frames_size_ = 0;
+  if (frames_size_ + n > sizeof frames_) return;  // one token and two RESUMEs fit; more cannot be
+  std::memcpy(frames_ + frames_size_, bytes, n);
+  frames_size_ += n;
+  push_frames();
+}
+
+void Stream::push_frames() noexcept {
+  if (frames_sent_ == frames_size_) return;
+  const WithoutNagle now(fd());
+  while (frames_sent_ < frames_size_) {
+    const ssize_t n = sys::send(fd(), frames_ + frames_sent_, frames_size_ - frames_sent_,
+                                MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0) {
+      if (errno != EAGAIN && errno != EINTR) break_connection(errno, Reason::kPeerGone);
+      break;
+    }
+    frames_sent_ += static_cast<std::size_t>(n);
+    tcp_tx_ += static_cast<std::uint64_t>(n);
+  }
+}
+
+// Looks at the place where the peer's frames may stand, over the application's bytes before it.
+void Stream::scan_frames() noexcept {
+  for (int round = 0; round < 4; ++round) {
+    skip_verified();
+    // Behind its RESUME the peer's bytes are the program's again.
+    if (boundary_ == kNoBoundary || resume_seen_ || state() == State::kReset) return;
+    const std::uint64_t unread = boundary_ - tcp_rx_;
+    if (unread > kMaxPeekBytes) return;
+    const std::size_t before = static_cast<std::size_t>(unread) + verified_;
+    const std::size_t wanted = before + kResumeBytes;
+    std::uint8_t small[512];
+    std::unique_ptr<std::uint8_t[]> large;
+    std::uint8_t* bytes = small;
+    if (wanted > sizeof small) {
+      large.reset(new (std::nothrow) std::uint8_t[wanted]);
+      if (large == nullptr) return;  // tried again at the next event
+      bytes = large.get();
+    }
+    const ssize_t n = sys::recv(fd(), bytes, wanted, MSG_PEEK | MSG_DONTWAIT);
+    if (n < 0) {
+      if (errno != EAGAIN && errno != EINTR) tcp_ended(errno);
+      return;
+    }
+    if (n == 0) {
+      tcp_ended(0);
+      return;
+    }
+    const auto seen = static_cast<std::size_t>(n);
+    if (seen <= before) {
+      // Nothing at the boundary yet. Did the connection end behind what is unread?
+      if (!tcp_established(fd())) {
+        pollfd state_of{fd(), POLLRDHUP, 0};
+        timespec now{0, 0};
+        if (sys::ppoll(&state_of, 1, &now, nullptr) > 0 &&
+            (state_of.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0 && seen == before) {
+          tcp_ended(0);
+        }
+      }
+      return;
+    }
+    ResumeFrame resume;
+    switch (match_frame(nonce_, bytes + before, seen - before, resume)) {
+      case FrameMatch::kPartial:
+        return;
+      case FrameMatch::kToken:
+        if (token_seen_ || resume_seen_) return break_connection(ECONNRESET, Reason::kBadRequest);
+        verified_ += kTokenBytes;
+        frame_token();
+        break;
+      case FrameMatch::kResume:
+        if (resume_seen_) return break_connection(ECONNRESET, Reason::kBadRequest);
+        verified_ += kResumeBytes;
+        frame_resume(resume);
+        break;
+      case FrameMatch::kOther:
+        frame_other();
+        return;
+    }
+  }
+}
+
+void Stream::frame_token() noexcept {
+  token_seen_ = true;
+  skip_verified();
+  // After a promotion that we gave up, the peer's RESUME comes next.
+  if (state() != State::kSwitching) return;
+  if (!frozen_) {
+    // Our count must hold from here until our own token.
+    if (tcp_counters_are(fd(), tcp_tx_, tcp_rx_)) {
+      freeze();
+    } else {
+      give_up(Reason::kUntrackedIo);
+      pinned_ = true;
+    }
+  }
+  maybe_switched();
+}
+
+void Stream::frame_resume(const ResumeFrame& frame) noexcept {
+  resume_seen_ = true;
+  peer_consumed_ = frame.consumed;
+  if (frame.reason != Reason::kNone) {
+    slot_->peer_reason.store(static_cast<std::uint8_t>(frame.reason), std::memory_order_relaxed);
+  }
+  skip_verified();
+  switch (state()) {
+    case State::kOnTcp:
+      // We gave the promotion up before our token.
+      if (frame.answer) answer_resume();
+      gave_up_ = false;
+      settle_kernel_only();
+      wake_all();
+      return;
+    case State::kSwitching:
+    case State::kOnChannel:
+      if (!token_sent_) {
+        // The peer committed and then left, before we did. As above.
+        give_up(Reason::kPeerGaveUp);
+        if (frame.answer) answer_resume();
+        gave_up_ = false;
+        settle_kernel_only();
+        return;
+      }
+      leave(Reason::kPeerLeft);
+      return;
+    default:
+      push_replay();
+  }
+}
+
+// To a peer that waits at the place where we froze and cannot know that we gave up, because nothing
+// of the program's has been written there since.
+void Stream::answer_resume() noexcept {
+  if (!frozen_ || wrote_since_freeze_ || resume_sent_) return;
+  std::uint8_t frame[kResumeBytes];
+  encode_resume(peer_nonce_, ResumeFrame{0, reason(), false}, frame);
+  resume_sent_ = true;
+  queue_frame(frame, sizeof frame);
+}
+
+// Application bytes at the boundary.
+void Stream::frame_other() noexcept {
+  if (token_seen_ && !resume_seen_) {
+    // Behind its token a peer may write nothing but RESUME: bytes are never guessed.
+    break_connection(ECONNRESET, Reason::kForged);
+    return;
+  }
+  // The peer gave up before its token and simply went on.
+  boundary_ = kNoBoundary;
+  switch (state()) {
+    case State::kOnTcp:
+      gave_up_ = false;
+      settle_kernel_only();
+      break;
+    case State::kSwitching:
+      leave_or_give_up(Reason::kPeerGaveUp);
+      boundary_ = kNoBoundary;
+      gave_up_ = false;
+      if (state() == State::kResuming) {
+        resume_seen_ = true;  // none will come
+        peer_consumed_ = 0;
+        push_replay();
+      }
+      settle_kernel_only();
+      break;
+    case State::kResuming:
+      resume_seen_ = true;
+      peer_consumed_ = 0;
+      push_replay();
+      break;
+    default:
+      break;
+  }
+  wake_all();
+}
+
+void Stream::tcp_ended(int error) noexcept {
+  if (channel_ != nullptr) {
+    channel_->progress();
+    ControlMessage m;
+    while (channel_->take_control(m)) on_control(m);
+  }
+  if (error == 0) {
+    socklen_t length = sizeof error;
+    sys::getsockopt(fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  }
+  if (state() == State::kOnChannel && fin_at_ == kNoBoundary && error == 0 &&
+      channel_->outlives_peer() && channel_->tx_consumed() == channel_->tx_head()) {
+    // Killed. All that it sent is in the ring, and it had read all that we sent: the kernel would
+    // say end of file (with bytes unread it would say reset).
+    fin_at_ = channel_->rx_head();
+  }
+  if (state() == State::kOnChannel && fin_at_ != kNoBoundary && error == 0) {
+    peer_closed_ = true;  // orderly: what is in the ring is still the program's
+    wake_all();
+    return;
+  }
+  if (state() == State::kOnTcp) {
+    // A given-up promotion whose peer closed: an ordinary end of file.
+    boundary_ = kNoBoundary;
+    verified_ = 0;
+    gave_up_ = false;
+    if (error != 0) error_.store(error, std::memory_order_relaxed);
+    settle_kernel_only();
+    wake_all();
+    return;
+  }
+  if (state() == State::kSwitching && !token_sent_ && error == 0) {
+    // It closed instead of switching; every byte before that is in the kernel.
+    boundary_ = kNoBoundary;
+    give_up(Reason::kPeerGone);
+    boundary_ = kNoBoundary;
+    gave_up_ = false;
+    settle_kernel_only();
+    wake_all();
+    return;
+  }
+  break_connection(error != 0 ? error : ECONNRESET, Reason::kPeerGone);
+}
+
+void Stream::break_connection(int error, Reason reason) noexcept {
+  if (state() == State::kReset || state() == State::kClosed) return;
+  if (channel_ != nullptr) channel_->fail(reason);
+  step(StreamEvent::kBroken, reason);
+  tx_ = Tx::kDead;
+  error_.store(error, std::memory_order_relaxed);
+  kernel_only_.store(false, std::memory_order_release);
+  deadline_ns_ = kForever;
+  // Let the peer know at once, and the kernel's socket agree with what we report.
+  sys::shutdown(fd(), SHUT_RDWR);
+  wake_all();
+}
+
+// ---- Back to TCP
+
+// Our token is written: say what was consumed, and read only TCP from here on.
+void Stream::leave(Reason reason) noexcept {
+  if (resume_sent_ || !token_sent_) return;
+  leave_reason_ = reason;
+  const State from = state();
+  if (from != State::kSwitching && from != State::kOnChannel) return;
+  step(resume_seen_ ? StreamEvent::kPeerResume : StreamEvent::kLeave, reason);
+  tx_ = Tx::kReplay;
+  resume_sent_ = true;
+  // Bytes in the ring that the program has not read come again over TCP, and so does the end.
+  const std::uint64_t consumed = token_seen_ ? channel_->rx_consumed() : 0;
+  fin_at_ = kNoBoundary;
+  deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
+  // The place of the peer's frames is known as soon as it has announced it, promise or not. Before
+  // that it has written none, and writes none: it gives up when it reads this.
+  const bool answer = boundary_ != kNoBoundary;
+  if (!answer && !resume_seen_) {
+    resume_seen_ = true;
+    peer_consumed_ = 0;
+  }
+  std::uint8_t frame[kResumeBytes];
+  encode_resume(peer_nonce_, ResumeFrame{consumed, reason, answer}, frame);
+  queue_frame(frame, sizeof frame);
+  wake_all();
+  push_replay();
+}
+
+void Stream::push_replay() noexcept {
+  if (state() != State::kResuming || !resume_sent_ || !resume_seen_) return;
+  push_frames();
+  if (frames_sent_ < frames_size_ || state() != State::kResuming) return;
+  if (replay_at_ == 0 || replay_at_ < peer_consumed_) {
+    if (peer_consumed_ > channel_->tx_posted() || peer_consumed_ < channel_->tx_consumed()) {
+      break_connection(ECONNRESET, Reason::kBadRequest);
+      return;
+    }
+    replay_at_ = peer_consumed_;
+  }
+  const WithoutNagle now(fd());
+  while (replay_at_ < channel_->tx_head()) {
+    const Channel::View view = channel_->tx_replay(replay_at_);
+    const ssize_t n = sys::send(fd(), view.data, view.size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0) {
+      if (errno != EAGAIN && errno != EINTR) break_connection(errno, Reason::kPeerGone);
+      return;  // the agent watches for room
+    }
+    replay_at_ += static_cast<std::uint64_t>(n);
+    tcp_tx_ += static_cast<std::uint64_t>(n);
+  }
+  back_on_tcp();
+}
+
+void Stream::back_on_tcp() noexcept {
+  step(StreamEvent::kResumed, leave_reason_);
+  tx_ = Tx::kTcp;
+  replay_at_ = 0;
+  channel_.reset();
+  slot_->resumptions.fetch_add(1, std::memory_order_relaxed);
+  deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
+  publish_identity();
+  if (fin_sent_ || pending_shut_wr_) {
+    pending_shut_wr_ = fin_sent_ = false;
+    sys::shutdown(fd(), SHUT_WR);
+  }
+  // The stream was on its channel once and left it; until promotion again is part of the
+  // protocol's proof it stays.
+  pinned_ = true;
+  settle_kernel_only();
+  wake_all();
+}
+
+}  // namespace ringroad
