@@ -1,6 +1,7 @@
 // A stream's birth and end, and what it publishes.
 #include "rsocket-core/stream.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -111,18 +112,23 @@ bool Stream::close_by_program(bool busy) noexcept {
     app_closed_ = true;
     if (state() == State::kSwitching && !token_sent_) give_up(Reason::kClosing);
     if (channel_ != nullptr) channel_->progress();
-    const bool on_kernel = channel_ == nullptr && !gave_up_ && tx_ == Tx::kTcp;
+    const bool on_kernel = channel_ == nullptr && !gave_up_ && kernel_takes_bytes();
     close_now = on_kernel || peer_closed_ || state() == State::kReset;
     host_->unwatch(*this, fd());
     bool abort = false;
-    if (!close_now && channel_ != nullptr) {
+    if (!close_now) {
       linger option{};
       socklen_t length = sizeof option;
       const bool reset_wanted =
           sys::getsockopt(fd(), SOL_SOCKET, SO_LINGER, &option, &length) == 0 &&
           option.l_onoff != 0 && option.l_linger == 0;
-      const bool unread = token_seen_ && channel_->rx_head() != channel_->rx_consumed();
-      abort = reset_wanted || unread;
+      int in_kernel = 0;
+      if (boundary_ == kNoBoundary || tcp_rx_ < boundary_) {
+        sys::ioctl(fd(), SIOCINQ, &in_kernel);
+      }
+      const bool unread = channel_ != nullptr && token_seen_ &&
+                          channel_->rx_head() != channel_->rx_consumed();
+      abort = reset_wanted || unread || in_kernel > 0;
     }
     int duplicate = -1;
     if (busy || !close_now) {
@@ -154,8 +160,8 @@ bool Stream::close_by_program(bool busy) noexcept {
       if (state() != State::kSwitching) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
       if (!shut_wr_) {
         shut_wr_ = true;
-        pending_shut_wr_ = tx_ != Tx::kTcp;
-        if (tx_ == Tx::kTcp) sys::shutdown(fd(), SHUT_WR);
+        pending_shut_wr_ = !kernel_takes_bytes();
+        if (!pending_shut_wr_) sys::shutdown(fd(), SHUT_WR);
       }
       if (pending_shut_wr_) send_fin();
     } else if (state() != State::kClosed) {

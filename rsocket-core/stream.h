@@ -221,6 +221,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   enum class Source : std::uint8_t { kTcp, kTcpUpToBoundary, kRing, kNothing };
   Source source() const noexcept RR_REQUIRES(rx_mutex_);
   void skip_verified() noexcept RR_REQUIRES(rx_mutex_);
+  // Whether the program's bytes may go to the kernel now: not in front of a frame's last bytes.
+  bool kernel_takes_bytes() const noexcept RR_REQUIRES(tx_mutex_) {
+    return tx_ == Tx::kTcp && frames_sent_ == frames_size_;
+  }
 
   // All that follow need both locks. stream_switch.cc:
   void step(StreamEvent event, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);

@@ -2,6 +2,7 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "rsocket-core/stream.h"
 #include "rsocket-core/sys.h"
@@ -82,7 +83,12 @@ void Stream::service() noexcept {
 
 void Stream::service_locked() noexcept {
   if (state() == State::kClosed) return;
+  const bool frames_waited = frames_sent_ < frames_size_;
   push_frames();
+  if (frames_waited && state() == State::kOnTcp && kernel_takes_bytes()) {
+    if (std::exchange(pending_shut_wr_, false)) sys::shutdown(fd(), SHUT_WR);
+    wake_all();
+  }
   maybe_switched();
   if (channel_ != nullptr && state() != State::kReset) {
     channel_->progress();

@@ -1,4 +1,5 @@
 // Tokens and RESUMEs in the TCP stream, and the way back to TCP that they lead to.
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -40,6 +41,20 @@ class WithoutNagle {
   int fd_;
   bool was_off_;
 };
+
+// Whether the peer has ended its output, or the connection is over.
+bool peer_ended(int fd) noexcept {
+  if (tcp_established(fd)) return false;
+  pollfd state_of{fd, POLLRDHUP, 0};
+  timespec now{0, 0};
+  return sys::ppoll(&state_of, 1, &now, nullptr) > 0 &&
+         (state_of.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+std::size_t unread_in_kernel(int fd) noexcept {
+  int bytes = 0;
+  return sys::ioctl(fd, SIOCINQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
+}
 
 }  // namespace
 
@@ -98,19 +113,14 @@ void Stream::scan_frames() noexcept {
     const auto seen = static_cast<std::size_t>(n);
     if (seen <= before) {
       // Nothing at the boundary yet. Did the connection end behind what is unread?
-      if (!tcp_established(fd())) {
-        pollfd state_of{fd(), POLLRDHUP, 0};
-        timespec now{0, 0};
-        if (sys::ppoll(&state_of, 1, &now, nullptr) > 0 &&
-            (state_of.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0 && seen == before) {
-          tcp_ended(0);
-        }
-      }
+      if (seen == before && peer_ended(fd())) tcp_ended(0);
       return;
     }
     ResumeFrame resume;
     switch (match_frame(nonce_, bytes + before, seen - before, resume)) {
       case FrameMatch::kPartial:
+        // Bytes of the program's may begin as a frame does, and be the last.
+        if (!token_seen_ && peer_ended(fd()) && unread_in_kernel(fd()) == seen) frame_other();
         return;
       case FrameMatch::kToken:
         if (token_seen_ || resume_seen_) return break_connection(ECONNRESET, Reason::kBadRequest);
@@ -181,7 +191,8 @@ void Stream::frame_resume(const ResumeFrame& frame) noexcept {
 // To a peer that waits at the place where we froze and cannot know that we gave up, because nothing
 // of the program's has been written there since.
 void Stream::answer_resume() noexcept {
-  if (!frozen_ || wrote_since_freeze_ || resume_sent_) return;
+  // The end of our output, where we froze, says it too.
+  if (!frozen_ || wrote_since_freeze_ || resume_sent_ || (shut_wr_ && !pending_shut_wr_)) return;
   std::uint8_t frame[kResumeBytes];
   encode_resume(peer_nonce_, ResumeFrame{0, reason(), false}, frame);
   resume_sent_ = true;
@@ -265,6 +276,13 @@ void Stream::tcp_ended(int error) noexcept {
     wake_all();
     return;
   }
+  if ((state() == State::kSwitching || state() == State::kResuming) && !token_seen_ &&
+      !resume_seen_ && error == 0) {
+    // It gave up and ended its output where a frame might have stood. That says what other bytes
+    // there would say.
+    frame_other();
+    return;
+  }
   break_connection(error != 0 ? error : ECONNRESET, Reason::kPeerGone);
 }
 
@@ -296,10 +314,11 @@ void Stream::leave(Reason reason) noexcept {
   const std::uint64_t consumed = token_seen_ ? channel_->rx_consumed() : 0;
   fin_at_ = kNoBoundary;
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
-  // The place of the peer's frames is known as soon as it has announced it, promise or not. Before
-  // that it has written none, and writes none: it gives up when it reads this.
-  const bool answer = boundary_ != kNoBoundary;
+  // Without our promise the peer has written no frame, and writes none: it gives up when it reads
+  // this. To wait for one behind more than can be peeked over would be to wait for the program.
+  const bool answer = answered_;
   if (!answer && !resume_seen_) {
+    boundary_ = kNoBoundary;
     resume_seen_ = true;
     peer_consumed_ = 0;
   }

@@ -145,6 +145,7 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
   if (shut_wr_) return {Step::kError, 0, EPIPE};
   switch (tx_) {
     case Tx::kTcp: {
+      if (!kernel_takes_bytes()) return {Step::kWouldBlock, 0, 0};
       msghdr msg{};
       constexpr int kOwnFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
       ssize_t n;
@@ -325,6 +326,10 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
     if (errno == EAGAIN) return {Step::kWouldBlock, 0, 0};
     return {Step::kError, 0, errno};
   }
+  if (n == 0 && error_.load(std::memory_order_relaxed) != 0 && total_bytes(iov, count_iov) > skip) {
+    // A reset that scan_frames() took from the kernel, behind all that had arrived.
+    return {Step::kError, 0, error_.exchange(0, std::memory_order_relaxed)};
+  }
   if (n == 0 && limit != kNoLimit && total_bytes(iov, count_iov) > skip) {
     // The connection ended where more had been announced: for service() to judge.
     return state() == State::kReset ? IoResult{Step::kDone, 0, 0} : IoResult{Step::kService, 0, 0};
@@ -390,7 +395,7 @@ int Stream::shutdown(int how) noexcept {
     }
     // Nothing that we have promised binds our own side yet.
     if (state() == State::kSwitching && !frozen_) give_up(Reason::kClosing);
-    if (tx_ == Tx::kTcp && source() == Source::kTcp) {
+    if (kernel_takes_bytes() && source() == Source::kTcp) {
       result = sys::shutdown(fd(), how);
       if (result != 0) return result;
       if (write) shut_wr_ = true;
@@ -398,7 +403,7 @@ int Stream::shutdown(int how) noexcept {
     } else {
       if (write && !shut_wr_) {
         shut_wr_ = true;
-        if (tx_ == Tx::kTcp) {
+        if (kernel_takes_bytes()) {
           result = sys::shutdown(fd(), SHUT_WR);
         } else {
           pending_shut_wr_ = true;

@@ -83,7 +83,7 @@ Stream::PollPlan Stream::plan_poll(short events, bool arm) noexcept {
       skip_verified();
       const Source from = source();
       const bool reading_kernel = from == Source::kTcp || from == Source::kTcpUpToBoundary;
-      const bool writing_kernel = tx_ == Tx::kTcp;
+      const bool writing_kernel = kernel_takes_bytes();
       short ready = 0;
       if (state() == State::kReset) {
         ready = kReadBits | kWriteBits | POLLRDHUP | POLLHUP;
@@ -256,7 +256,8 @@ bool Stream::pin(Reason reason, std::int64_t timeout_ns) noexcept {
   waiter.wake_fd = thread_wake_fd();
   while (waiter.wake_fd >= 0) {
     waiters_.add(waiter);
-    const bool settled = kernel_only_.load() || state() == State::kReset;
+    const bool settled =
+        kernel_only_.load() || state() == State::kReset || error_.load() != 0;
     const bool late = sys::now_ns() >= deadline;
     if (!settled && !late) {
       pollfd fds{waiter.wake_fd, POLLIN, 0};

@@ -47,7 +47,8 @@ void Stream::step(StreamEvent event, Reason reason) noexcept {
 
 void Stream::settle_kernel_only() noexcept {
   const bool kernel = state() == State::kOnTcp && pinned_ && channel_ == nullptr &&
-                      boundary_ == kNoBoundary && tx_ == Tx::kTcp;
+                      boundary_ == kNoBoundary && kernel_takes_bytes() &&
+                      error_.load(std::memory_order_relaxed) == 0;  // the kernel has forgotten it
   if (kernel && shut_rd_) sys::shutdown(fd(), SHUT_RD);  // the kernel need not know it yet
   kernel_only_.store(kernel, std::memory_order_release);
 }
@@ -59,7 +60,10 @@ Reason Stream::may_promote() noexcept {
   MutexLock rx(rx_mutex_);
   if (app_closed_ || shut_wr_ || shut_rd_) return Reason::kClosing;
   if (pinned_) return reason() == Reason::kPending ? Reason::kPolicy : reason();
-  if (state() != State::kOnTcp || gave_up_ || boundary_ != kNoBoundary) return Reason::kBusy;
+  if (state() != State::kOnTcp || gave_up_ || boundary_ != kNoBoundary ||
+      !kernel_takes_bytes()) {
+    return Reason::kBusy;
+  }
   if (!tcp_established(fd())) return Reason::kClosing;
   if (!tcp_counters_are(fd(), tcp_tx_, tcp_rx_)) return Reason::kUntrackedIo;
   return Reason::kNone;
@@ -213,6 +217,7 @@ void Stream::on_control(const ControlMessage& m) noexcept {
 }
 
 // The peer froze at peer_s_. Promise not to read past it, once little enough is unread before it.
+// From then on its frames must come through, even if the program writes and does not read.
 void Stream::answer_switch() noexcept {
   if (answered_ || !peer_announced_ || state() != State::kSwitching) return;
   if (tcp_rx_ > peer_s_) {
@@ -222,7 +227,9 @@ void Stream::answer_switch() noexcept {
     return;
   }
   boundary_ = peer_s_;
-  if (peer_s_ - tcp_rx_ > kMaxPeekBytes) return;  // service() tries again as the program reads
+  const std::uint64_t unread = peer_s_ - tcp_rx_;
+  // service() tries again as bytes arrive and as the program reads.
+  if (unread > kMaxPeekBytes || !tcp_has_room_behind(fd(), unread)) return;
   answered_ = true;
   ControlMessage ack;
   ack.type = static_cast<std::uint8_t>(ControlType::kSwitchAck);

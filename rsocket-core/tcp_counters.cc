@@ -1,5 +1,6 @@
 #include "rsocket-core/tcp_counters.h"
 
+#include <linux/sock_diag.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -42,6 +43,17 @@ bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcep
     return kernel_written == written && kernel_read == read;
   }
   return false;
+}
+
+bool tcp_has_room_behind(int fd, std::uint64_t unread) noexcept {
+  if (unread == 0) return true;
+  int arrived = 0;
+  if (sys::ioctl(fd, SIOCINQ, &arrived) != 0) return false;
+  if (static_cast<unsigned>(arrived) < unread) return false;
+  std::uint32_t memory[SK_MEMINFO_VARS] = {};
+  socklen_t length = sizeof memory;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &length) != 0) return false;
+  return memory[SK_MEMINFO_RMEM_ALLOC] <= memory[SK_MEMINFO_RCVBUF] / 2;
 }
 
 bool tcp_established(int fd) noexcept {

@@ -201,8 +201,86 @@ TEST(ForgedStream, ShutdownDoesNotWaitForIt) {
   ASSERT_TRUE(p.pump_until([&] { return recv_text(*p.b, 100) == "more"; }));
 }
 
-// The connector has written its token, the other end gives up before its own: nothing of the exchange
-// reaches either program, and the stream goes on where it was.
+TEST(ForgedStream, AResetBehindItIsStillReported) {
+  Forged p(StreamRole::kAccept);
+  EXPECT_EQ(4, send_text(*p.a, "last"));
+  ASSERT_TRUE(readable(p.b_fd, 1000));
+  p.say(ControlType::kSwitch, 4);
+  ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
+  p.b->pin(Reason::kFork, 0);
+  const linger cut{1, 0};
+  ASSERT_EQ(0, setsockopt(p.a_fd, SOL_SOCKET, SO_LINGER, &cut, sizeof cut));
+  ::close(std::exchange(p.a_fd, -1));
+  ASSERT_TRUE(p.pump_until([&] { return !p.b->interest().tcp_in; }));
+  EXPECT_FALSE(p.b->on_kernel_for_good()) << "the kernel reports an error once, and it was taken";
+  EXPECT_EQ("last", recv_text(*p.b, 100));
+  EXPECT_EQ("<ECONNRESET>", recv_text(*p.b, 100));
+  EXPECT_EQ("", recv_text(*p.b, 100));
+  p.b->service();
+  EXPECT_TRUE(p.b->on_kernel_for_good());
+}
+
+TEST(ForgedStream, LastBytesThatBeginAsAFrameDoesAreDelivered) {
+  Forged p(StreamRole::kAccept);
+  p.say(ControlType::kSwitch, 0);
+  ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
+  const std::string first(1, static_cast<char>(p.b->nonce()[0]));
+  EXPECT_EQ(1, send_text(*p.a, first));
+  EXPECT_EQ(0, p.a->shutdown(SHUT_WR));
+  std::string got = "<EAGAIN>";
+  ASSERT_TRUE(p.pump_until([&] { return (got = recv_text(*p.b, 100)) != "<EAGAIN>"; }));
+  EXPECT_EQ(first, got);
+  EXPECT_EQ("", recv_text(*p.b, 100));
+}
+
+// A peer that holds both the channel and the connection, and asks for an answer when the kernel
+// has no room for it.
+TEST(Stream, NothingOvertakesTheAnswerToAResume) {
+  Forged p(StreamRole::kAccept);
+  for (const int fd : {p.a_fd, p.b_fd}) {
+    const int small = 4608;
+    ASSERT_EQ(0, setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small));
+    ASSERT_EQ(0, setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small));
+  }
+  std::string sent;
+  int refused = 0;
+  const auto fill = [&] {
+    return p.pump_until([&] {
+      ssize_t n = send_text(*p.b, std::string(1000, '.'));
+      if (n < 0) n = send_text(*p.b, ".");
+      if (n > 0) sent.append(static_cast<std::size_t>(n), '.');
+      refused = n > 0 ? 0 : refused + 1;
+      return refused > 50;
+    });
+  };
+  p.say(ControlType::kSwitch, 0);
+  ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
+  ASSERT_TRUE(fill());
+  std::uint8_t token[kTokenBytes];
+  encode_token(p.b->nonce(), token);
+  ASSERT_EQ(ssize_t{sizeof token}, ::send(p.a_fd, token, sizeof token, 0));
+  ASSERT_TRUE(p.hears(ControlType::kSwitch));
+  p.b->leave_channel(Reason::kTimeout);
+  std::uint8_t resume[kResumeBytes];
+  encode_resume(p.b->nonce(), ResumeFrame{0, Reason::kTimeout, true}, resume);
+  ASSERT_EQ(ssize_t{sizeof resume}, ::send(p.a_fd, resume, sizeof resume, 0));
+  ASSERT_TRUE(p.pump_until([&] { return !p.b->interest().tcp_in; }));
+  ASSERT_TRUE(p.b->interest().tcp_out) << "the kernel had room after all";
+  std::string got;
+  ASSERT_TRUE(p.pump_until([&] {
+    char piece[512];
+    const ssize_t n = ::recv(p.a_fd, piece, sizeof piece, MSG_DONTWAIT);
+    if (n > 0) got.append(piece, static_cast<std::size_t>(n));
+    if (sent.back() != '!' && send_text(*p.b, "!") == 1) sent += "!";
+    return sent.back() == '!' && got.size() >= sent.size() + kResumeBytes;
+  })) << got.size() << " of " << sent.size();
+  const std::size_t frozen_at = sent.find('!');
+  EXPECT_EQ(sent.substr(0, frozen_at), got.substr(0, frozen_at));
+  EXPECT_EQ(sent.substr(frozen_at), got.substr(frozen_at + kResumeBytes));
+}
+
+// The connector has written its token, the other end gives up before its own: nothing of the
+// exchange reaches either program, and the stream goes on where it was.
 TEST(Stream, AConnectorThatCommittedReturnsWhenTheOtherEndGivesUp) {
   for (const bool channel_lives : {true, false}) {
     StreamPair p;
@@ -269,6 +347,81 @@ TEST(Stream, ShutdownByTheAskedEndMidwayEndsItsDirectionOnly) {
   ASSERT_TRUE(p.pump_until([&] { return recv_text(*p.a, 100) == ""; }));
   ASSERT_TRUE(p.pump_until([&] { return send_text(*p.a, "more") == 4; }));
   ASSERT_TRUE(p.pump_until([&] { return recv_text(*p.b, 100) == "more"; }));
+}
+
+// The end that was asked has seen the token and frozen, and ends its output before the connector's
+// answer: what comes where it froze is the end of the TCP connection, in place of bytes.
+TEST(Stream, ShutdownByAnAskedEndThatFrozeAndGaveUpEndsItsDirectionOnly) {
+  for (const bool shutdown_first : {true, false}) {
+    HalfSwitched p;
+    ASSERT_TRUE(readable(p.b_fd, 1000));
+    p.b->service();  // freezes
+    EXPECT_EQ("<EAGAIN>", recv_text(*p.b, 1));
+    if (shutdown_first) {
+      ASSERT_EQ(0, p.b->shutdown(SHUT_WR));
+    }
+    p.b->leave_channel(Reason::kTimeout);
+    if (!shutdown_first) {
+      ASSERT_EQ(0, p.b->shutdown(SHUT_WR));
+    }
+    EXPECT_EQ(kOnTcp, p.b->state());
+    std::string end = "<EAGAIN>";
+    ASSERT_TRUE(p.pump_until([&] { return (end = recv_text(*p.a, 100)) != "<EAGAIN>"; }));
+    EXPECT_EQ("", end);
+    ASSERT_TRUE(p.pump_until([&] { return send_text(*p.a, "more") == 4; }));
+    ASSERT_TRUE(p.pump_until([&] { return recv_text(*p.b, 100) == "more"; }));
+  }
+}
+
+TEST(Stream, CloseByAnAskedEndThatFrozeIsAnOrderlyEnd) {
+  HalfSwitched p;
+  ASSERT_TRUE(readable(p.b_fd, 1000));
+  p.b->service();  // freezes
+  p.b->close_by_program(false);
+  ::close(std::exchange(p.b_fd, -1));
+  std::string end = "<EAGAIN>";
+  ASSERT_TRUE(p.pump_until([&] { return (end = recv_text(*p.a, 100)) != "<EAGAIN>"; }));
+  EXPECT_EQ("", end);
+  EXPECT_TRUE(p.pump_until([&] { return p.b->interest().done; }));
+}
+
+// As a client does that sends all of a long request before it reads any of the reply.
+TEST(Stream, AConnectorThatDoesNotReadIsNotKeptFromWriting) {
+  for (const std::size_t unread : {30'000U, 150'000U, 400'000U}) {
+    StreamPair p;
+    std::size_t written = 0;
+    for (const std::string piece(10'000, 'r'); written < unread; written += piece.size()) {
+      if (send_text(*p.b, piece) != static_cast<ssize_t>(piece.size())) break;
+    }
+    p.start();
+    p.channels_up();
+    for (int i = 0; i < 50; ++i) {
+      p.a->service();
+      p.b->service();
+      poll(nullptr, 0, 1);
+    }
+    for (Stream* s : {p.a.get(), p.b.get()}) {  // stands for the time-out
+      if (s->state() == State::kSwitching) s->leave_channel(Reason::kTimeout);
+    }
+    EXPECT_TRUE(p.pump_until([&] { return send_text(*p.a, "x") == 1; }))
+        << unread << " unread, " << state_name(p.a->state());
+  }
+}
+
+TEST(Stream, CloseWithBytesUnreadFromBeforeAGivenUpSwitchResetsThePeer) {
+  StreamPair p;
+  EXPECT_EQ(4, send_text(*p.a, "lost"));
+  ASSERT_TRUE(readable(p.b_fd, 1000));
+  p.start();
+  auto [ca, cb] = make_shm_pair(p.ring_bytes);
+  p.a->channel_up(std::move(ca), p.b_nonce);
+  p.b->channel_up(std::move(cb), p.a_nonce);  // answers
+  EXPECT_FALSE(p.a->interest().done);
+  EXPECT_TRUE(p.b->close_by_program(false));
+  ::close(std::exchange(p.b_fd, -1));
+  std::string end = "<EAGAIN>";
+  ASSERT_TRUE(p.pump_until([&] { return (end = recv_text(*p.a, 100)) != "<EAGAIN>"; }));
+  EXPECT_EQ("<ECONNRESET>", end);
 }
 
 TEST(Stream, TheAskedEndNoticesUntrackedBytesBeforeItCommits) {
