@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 
+from .console import excerpt
 from .errors import HarnessError
 from .image import layout_modules
 from .kernel import module_name
@@ -22,7 +23,6 @@ CPU = 'max,-erms,-pclmulqdq'
 KERNEL_ARGUMENTS = ('console=ttyS0 quiet panic=-1 mitigations=off nokaslr no5lvl tsc=reliable '
                     'clocksource=tsc no_timer_check random.trust_cpu=on cryptomgr.notests '
                     'rcupdate.rcu_expedited=1 maxcpus=1 noreplace-smp')
-CONSOLE_TAIL_LINES = 40
 
 
 class Machine:
@@ -130,11 +130,11 @@ class Machine:
     return self._control('dmesg') or read_text(self.console_) or ''
 
   def describe(self):
-    """The last that was heard of QEMU and the guest, for a failure's message."""
+    """What was heard last of QEMU and the guest, and the guest's panic, for a failure's message."""
     text = read_text(self.qemu_log_) or ''
     lines = [f'qemu| {line}' for line in text.splitlines()]
-    console = (read_text(self.console_) or '').splitlines()[-CONSOLE_TAIL_LINES:]
-    return '\n'.join(lines + [f'console| {line.rstrip()}' for line in console])
+    console = excerpt(read_text(self.console_) or '')
+    return '\n'.join(lines + [f'console| {line}' for line in console])
 
   def _write_control(self, name, text):
     with open(os.path.join(self.control_, name), 'wb') as out:
