@@ -78,9 +78,12 @@ def packets(grown):
 def read_when_quiet(timeout_s=5):
     """The counters once they have stood still for several looks, or as they are at the time-out.
 
-    Connections that have just been closed still exchange their last packets.
+    Connections that have just been closed still exchange their last packets. Without devices
+    there is nothing to wait for.
     """
     state = {"last": read(), "still": 0}
+    if not state["last"]:
+        return {}
 
     def quiet():
         now = read()

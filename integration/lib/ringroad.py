@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 ON_CHANNEL = "ON_CHANNEL"
+CLOSED = "CLOSED"
 LOADED = "loaded"
 
 

@@ -41,22 +41,32 @@ class Load:
         if done.returncode != 0:
             raise processes.ProcessError(f"sysbench prepare failed:\n{done.stdout}")
 
-    def start(self, workload, output, threads, seed, seconds=0, events=0, preload=None):
-        """Starts a run limited by `seconds` or by `events` (0: no limit); returns a Run."""
-        command = ["sysbench", workload, *self._options, f"--threads={threads}",
+    def start(self, workload, output, threads, seed, seconds=0, events=0, environment=None,
+              before_start=None):
+        """Starts a run limited by `seconds` or by `events` (0: no limit); returns a Run.
+
+        `workload` is a name that sysbench knows or the path of a script. For `before_start` see Run.
+        """
+        command = ["sysbench", str(workload), *self._options, f"--threads={threads}",
                    f"--time={seconds}", f"--events={events}", f"--rand-seed={seed}",
                    "--histogram=on", "--percentile=95", "run"]
-        return Run(command, output, seconds, preload)
+        return Run(command, output, seconds, environment, before_start)
 
 
 class Run:
-    """A sysbench process whose threads have all connected and are now measuring."""
+    """A sysbench process whose threads have all connected and are now measuring.
 
-    def __init__(self, command, output, seconds, preload=None):
+    `before_start(child)` is called once the process runs, for a script whose threads wait for
+    something before they let sysbench start its clock.
+    """
+
+    def __init__(self, command, output, seconds, environment=None, before_start=None):
         self._seconds = seconds
-        self._child = processes.Child(command, output, preload)
+        self._child = processes.Child(command, output, environment)
         self.pid = self._child.pid
         try:
+            if before_start:
+                before_start(self._child)
             processes.wait_until(self._has_started, START_TIMEOUT_S,
                                  "sysbench to connect its threads", self._child)
             self._at_start = self._usage()

@@ -4,13 +4,15 @@
 The table is also printed. A ratio is the channel's figure divided by TCP's in the same round; the
 table shows the median of the rounds, and the smallest and the largest. "better" and "worse" are
 said only when all of at least five rounds agree (by chance that happens once in sixteen times) and
-the median differs from 1 by more than TCP's own rounds typically differ from their median.
+the median differs from 1 by more than TCP's own rounds typically differ from their median. All
+figures are of the measured windows (WINDOW); what came before them is told besides.
 """
 
 import argparse
 import json
 import statistics
 import sys
+import textwrap
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -32,6 +34,8 @@ UNCLEAR = "unclear"
 TOO_FEW = "few rounds"
 # Above this share of the processors, other programs' work is worth a warning.
 BUSY = 0.1
+# The table is wider.
+TEXT_WIDTH = 110
 TITLES = {"softroce": "Soft-RoCE virtual machine", "native": "This machine"}
 CARRIERS = {"rdma": "RDMA", "shm": "shared memory", "tcp (A/A)": "TCP again (A/A run)"}
 NOTES = {
@@ -40,6 +44,16 @@ NOTES = {
     "native": "Both ends are on one host; TCP goes over the loopback device, the channel through "
               "shared memory.",
 }
+# Said of the part in the virtual machine when it holds, which is when it needs a reason.
+WHY_RDMA_LOSES = ("RDMA has fewer transactions than TCP here because its device is software: the "
+                  "processors that run the database also build, check and acknowledge each packet "
+                  "of at most 4096 bytes and compute its CRC-32, all of it emulated, where TCP "
+                  "hands segments of up to 64 KiB without a checksum from one end of the cable to "
+                  "the other. A network card does that work itself.")
+WINDOW = ("The measured window of a phase begins when all its connections are up, have been in use "
+          "for a moment and, in the phases that are not TCP's, are on the channel; it ends with "
+          "the load. In between, sysbench's threads wait until all counters have been read. The "
+          "phases over TCP begin in the same way.")
 NOTE_ON_A_A = ("Both sides are plain TCP: what differs from 1 here is the noise of the comparison "
                "itself.")
 
@@ -56,7 +70,10 @@ def summarise(part):
                                         for pair in rounds) for side in ("tcp", "channel")},
                    "rdma_packets": {side: sum(pair[side]["rdma_packets"] for pair in rounds)
                                     for side in ("tcp", "channel")},
-                   "channel_share": channel_share(rounds)}
+                   "channel_share": channel_share(pair["channel"]["bytes"] for pair in rounds),
+                   "whole_share": channel_share(pair["channel"]["whole"]["bytes"]
+                                                for pair in rounds),
+                   "set_up": set_up(rounds)}
         for key, _, _, more_is_better in METRICS:
             summary["metrics"][key] = compare(
                 [pair["tcp"][key] for pair in rounds],
@@ -96,11 +113,22 @@ def spread(values):
             "values": list(values)}
 
 
-def channel_share(rounds):
-    """The share of the channel phases' bytes that the channel carried; None without any."""
-    moved = {carrier: sum(pair["channel"]["bytes"][carrier] for pair in rounds)
-             for carrier in ("tcp", "channel")}
+def channel_share(counts):
+    """The share of the bytes that the channel carried; None without any."""
+    moved = {"tcp": 0, "channel": 0}
+    for count in counts:
+        for carrier in moved:
+            moved[carrier] += count[carrier]
     return moved["channel"] / sum(moved.values()) if sum(moved.values()) else None
+
+
+def set_up(rounds):
+    """What happened before the windows, in seconds since the connections were up: the spread of
+    the warm-up on each side, and of the promotion on the channel's, None if one did not come."""
+    promotions = [pair["channel"]["set_up"]["promotion_s"] for pair in rounds]
+    return {"tcp": spread([pair["tcp"]["set_up"]["seconds"] for pair in rounds]),
+            "channel": spread([pair["channel"]["set_up"]["seconds"] for pair in rounds]),
+            "promotion": None if None in promotions else spread(promotions)}
 
 
 def heading(part):
@@ -141,18 +169,24 @@ def rows(part):
 
 
 def proof(part):
-    """Sentences on which carrier each workload's bytes took."""
+    """Sentences on which carrier each workload's bytes took, and on what else the table needs."""
     sentences = []
+    carrier = CARRIERS[part["label"]]
     for summary in summarise(part):
         if summary["channel_share"] is None:
             continue
-        text = (f"{summary['workload']}: {100 * summary['channel_share']:.2f} % of the channel "
-                f"phases' bytes crossed {CARRIERS[part['label']]}")
+        text = (f"{summary['workload']}: {100 * summary['channel_share']:.2f} % of the bytes in "
+                f"the channel phases' windows crossed {carrier}; with set-up and warm-up, from "
+                f"before the connections on, {100 * summary['whole_share']:.2f} %")
         if part["carrier"] == "rdma":
             packets = summary["rdma_packets"]
-            text += (f"; the RDMA devices counted {packets['channel']} packets in them and "
-                     f"{packets['tcp']} in the phases over TCP")
-        sentences.append(text + ".")
+            text += (f"; the RDMA devices counted {packets['channel']} packets in these windows "
+                     f"and {packets['tcp']} in those over TCP")
+        sentences += [text + ".", f"{summary['workload']}: {before_the_windows(summary, carrier)}"]
+    if part["carrier"] == "rdma" and any(
+            (summary["metrics"]["tps"]["ratio"] or {"median": 1})["median"] < 1
+            for summary in summarise(part)):
+        sentences.append(WHY_RDMA_LOSES)
     if part.get("other_load") is not None:
         sentences.append(f"Other programs used {100 * part['other_load']:.0f} % of this machine's "
                          "processors meanwhile"
@@ -163,17 +197,29 @@ def proof(part):
     return sentences
 
 
+def before_the_windows(summary, carrier):
+    before = summary["set_up"]
+    words = (f"the warm-up before a window took {before['tcp']['median']:.2f} s over TCP and "
+             f"{before['channel']['median']:.2f} s over {carrier}")
+    if before["promotion"]:
+        words += (f"; all connections were seen on {carrier} {before['promotion']['median']:.2f} s "
+                  f"(at most {before['promotion']['max']:.2f} s) after they were up")
+    return words + "."
+
+
 def text(parts):
     """The report for a terminal."""
-    lines = []
+    lines = [*textwrap.wrap(WINDOW, TEXT_WIDTH), ""]
     for part in parts:
         table = rows(part)
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-        lines += [heading(part), note(part), ""]
+        lines += [heading(part), *textwrap.wrap(note(part), TEXT_WIDTH), ""]
         lines += ["  ".join(word.ljust(width) if column < 2 else word.rjust(width)
                             for column, (word, width) in enumerate(zip(row, widths))).rstrip()
                   for row in table]
-        lines += ["", *proof(part), *(f"FAILED: {failure}" for failure in part["failures"]), ""]
+        lines += ["", *(line for sentence in proof(part)
+                        for line in textwrap.wrap(sentence, TEXT_WIDTH, subsequent_indent="  ")),
+                  *(f"FAILED: {failure}" for failure in part["failures"]), ""]
     return "\n".join(lines)
 
 
@@ -182,7 +228,7 @@ def markdown(parts, picture):
              "Medians over the rounds. A ratio is the channel's figure divided by TCP's in the "
              "same round, with the smallest and the largest of the rounds below it. *better* and "
              "*worse* are said only when all of at least five rounds agree and the median differs "
-             "from 1 by more than TCP's own rounds typically differ from their median.", ""]
+             "from 1 by more than TCP's own rounds typically differ from their median.", "", WINDOW, ""]
     if picture:
         lines += [f"![throughput and latency]({picture})", ""]
     for part in parts:

@@ -97,10 +97,39 @@ def test_the_carrier_of_the_bytes_is_proved(part):
     for workload in part["workloads"]:
         for pair in workload["rounds"]:
             pair["channel"].update(bytes={"tcp": 1, "channel": 999}, rdma_packets=1000)
-    words = report.text([part])
+            pair["channel"]["whole"]["bytes"] = {"tcp": 300, "channel": 1200}
+            pair["channel"]["set_up"] = {"promotion_s": 0.4, "seconds": 0.7, "statements": 9}
+            pair["tcp"]["set_up"]["seconds"] = 0.6
+    part["workloads"][0]["rounds"][2]["channel"]["set_up"]["promotion_s"] = 0.9
+    words = " ".join(report.text([part]).split())
     rounds = len(part["workloads"][0]["rounds"])
-    assert "99.90 % of the channel phases' bytes crossed RDMA" in words
-    assert f"{1000 * rounds} packets in them and 0 in the phases over TCP" in words
+    assert "99.90 % of the bytes in the channel phases' windows crossed RDMA" in words
+    assert "with set-up and warm-up, from before the connections on, 80.00 %" in words
+    assert f"{1000 * rounds} packets in these windows and 0 in those over TCP" in words
+    assert ("before a window took 0.60 s over TCP and 0.70 s over RDMA; all connections were seen "
+            "on RDMA 0.40 s (at most 0.90 s) after they were up") in words
+
+
+def test_a_promotion_that_did_not_come_is_not_given_a_time(part):
+    part["workloads"][0]["rounds"][1]["channel"]["set_up"]["promotion_s"] = None
+    first, second = report.summarise(part)
+    assert first["set_up"]["promotion"] is None and second["set_up"]["promotion"]
+    assert "were up" not in report.before_the_windows(first, "RDMA")
+
+
+@pytest.mark.parametrize("carrier, factor, said", [("rdma", 0.7, True), ("rdma", 1.4, False),
+                                                   ("shm", 0.7, False)])
+def test_rdma_that_loses_is_given_the_reason(part, carrier, factor, said):
+    part.update(carrier=carrier, label=carrier)
+    for workload in part["workloads"]:
+        for pair in workload["rounds"]:
+            pair["channel"]["tps"] = factor * pair["tcp"]["tps"]
+    assert (report.WHY_RDMA_LOSES in report.proof(part)) == said
+
+
+def test_the_report_says_what_was_measured(part):
+    assert report.WINDOW in report.markdown([part], None)
+    assert " ".join(report.text([part]).split()).startswith(report.WINDOW)
 
 
 def test_a_busy_machine_is_warned_about(part):
