@@ -45,7 +45,7 @@ class Load:
               before_start=None):
         """Starts a run limited by `seconds` or by `events` (0: no limit); returns a Run.
 
-        `workload` is a name that sysbench knows or the path of a script. For `before_start` see Run.
+        `workload` is a name that sysbench knows or a script's path. For `before_start` see Run.
         """
         command = ["sysbench", str(workload), *self._options, f"--threads={threads}",
                    f"--time={seconds}", f"--events={events}", f"--rand-seed={seed}",

@@ -3,8 +3,8 @@
                  plain sysbench ──────── TCP ───────────▶ plain mariadbd
       preloaded sysbench ── TCP, then the channel ──▶ preloaded mariadbd
 
-Both servers run all the time, on copies of the same data; only one is under load at a time. What is
-measured begins behind a gate (gate.py), when the streams are on the carrier that they are wanted on.
+Both servers run all the time, on copies of the same data; only one is under load at a time. What
+is measured begins behind a gate (gate.py), when the streams are on the carrier that is wanted.
 """
 
 import time
@@ -31,8 +31,9 @@ class Side:
     """A server, the load for it, and how the two are connected.
 
     `carrier` is "tcp", "rdma" or "shm"; `warm_up_s` is how long a phase's streams are in use at
-    least before the measured window, the same on all sides of a comparison; `tool` (lib.ringroad.Ringroad) is None when nothing at all
-    is preloaded in this comparison, and `preload` when nothing is on this side.
+    least before the measured window, the same on all sides of a comparison; `tool`
+    (lib.ringroad.Ringroad) is None when nothing at all is preloaded in this comparison, and
+    `preload` when nothing is on this side.
     """
 
     label: str

@@ -228,7 +228,8 @@ def markdown(parts, picture):
              "Medians over the rounds. A ratio is the channel's figure divided by TCP's in the "
              "same round, with the smallest and the largest of the rounds below it. *better* and "
              "*worse* are said only when all of at least five rounds agree and the median differs "
-             "from 1 by more than TCP's own rounds typically differ from their median.", "", WINDOW, ""]
+             "from 1 by more than TCP's own rounds typically differ from their median.", "",
+             WINDOW, ""]
     if picture:
         lines += [f"![throughput and latency]({picture})", ""]
     for part in parts:

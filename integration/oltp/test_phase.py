@@ -159,7 +159,8 @@ def seen(client, server):
     ([UP, UP], [], False),
     ([UP, dict(UP, carrier="shm")], [UP, UP], False)])
 def test_streams_are_waited_for_at_both_ends_but_not_those_that_are_over(client, server, there):
-    assert phase.wanted_streams_are_there(seen(client, server), (CLIENT, SERVER), "rdma", 2) is there
+    assert phase.wanted_streams_are_there(seen(client, server), (CLIENT, SERVER), "rdma",
+                                          2) is there
 
 
 def test_over_tcp_there_is_nothing_to_wait_for():

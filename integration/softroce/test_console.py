@@ -7,7 +7,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness.console import LINES_BEFORE, TAIL_LINES, excerpt  # pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+from harness.console import LINES_BEFORE, TAIL_LINES, excerpt
 
 
 def numbered(what, count):
