@@ -39,7 +39,7 @@ IDLE_LOOK_S = 1.0
 # Rounds, seconds a phase, seconds of a workload's first phases, events of the equality check,
 # seconds in all.
 DEFAULTS = {"softroce": (6, 4, 2, 40, 210), "native": (6, 3, 1, 400, 110)}
-QUICK = {"softroce": (3, 2, 1, 15, 66), "native": (5, 1, 1, 100, 36)}
+QUICK = {"softroce": (3, 2, 1, 15, 70), "native": (5, 1, 1, 100, 34)}
 # Seconds of light statements before each measured window. Promotion takes a good part of them in
 # the virtual machine and a few milliseconds outside.
 WARM_UP_S = {"softroce": 0.5, "native": 0.2}
@@ -133,9 +133,10 @@ class Comparison:
                          (("tcp", "tcp", servers[0], None),
                           (self.result["label"], self._carrier, servers[1], preload))]
                 self._check_equality(sides)
-                for number, workload in enumerate(WORKLOADS, 1):
-                    self._compare(workload, sides,
-                                  self._began + options.budget * number / len(WORKLOADS))
+                end = self._began + options.budget
+                for left, workload in zip(range(len(WORKLOADS), 0, -1), WORKLOADS):
+                    now = time.monotonic()
+                    self._compare(workload, sides, now + (end - now) / left)
                 for server in servers:
                     if not server.stop():
                         self._fail(f"server {server.name} had to be killed at the end")

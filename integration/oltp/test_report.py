@@ -117,14 +117,22 @@ def test_a_promotion_that_did_not_come_is_not_given_a_time(part):
     assert "were up" not in report.before_the_windows(first, "RDMA")
 
 
-@pytest.mark.parametrize("carrier, factor, said", [("rdma", 0.7, True), ("rdma", 1.4, False),
-                                                   ("shm", 0.7, False)])
-def test_rdma_that_loses_is_given_the_reason(part, carrier, factor, said):
-    part.update(carrier=carrier, label=carrier)
-    for workload in part["workloads"]:
-        for pair in workload["rounds"]:
-            pair["channel"]["tps"] = factor * pair["tcp"]["tps"]
-    assert (report.WHY_RDMA_LOSES in report.proof(part)) == said
+@pytest.mark.parametrize("where, carrier, factor, said", [
+    ("softroce", "rdma", 0.7, True), ("softroce", "rdma", 1.4, False),
+    ("softroce", "tcp", 0.7, False), ("native", "shm", 0.7, False)])
+def test_rdma_that_loses_in_the_virtual_machine_is_given_the_reason(part, where, carrier, factor,
+                                                                    said):
+    part.update(where=where, carrier=carrier, label="tcp (A/A)" if carrier == "tcp" else carrier)
+    for pair in part["workloads"][1]["rounds"]:
+        pair["channel"]["tps"] = factor * pair["tcp"]["tps"]
+        pair["channel"]["rdma"] = {"rxe0/1": {"sent_pkts": 3 * pair["channel"]["queries"]},
+                                   "rxe1/1": {"sent_pkts": pair["channel"]["queries"],
+                                              "rcvd_pkts": 7}}
+    for pair in part["workloads"][0]["rounds"]:
+        pair["channel"]["tps"] = 1.1 * pair["tcp"]["tps"]
+    words = " ".join(report.proof(part))
+    assert ("RDMA loses to TCP in oltp_read_write. " in words) == said
+    assert ("(4.0 packets a query" in words) == said
 
 
 def test_the_report_says_what_was_measured(part):
