@@ -40,8 +40,8 @@ IDLE_LOOK_S = 1.0
 # seconds in all.
 DEFAULTS = {"softroce": (6, 4, 2, 40, 210), "native": (6, 3, 1, 400, 110)}
 QUICK = {"softroce": (3, 2, 1, 15, 70), "native": (5, 1, 1, 100, 34)}
-# Seconds of light statements before each measured window. Promotion takes a good part of them in
-# the virtual machine and a few milliseconds outside.
+# Seconds of light statements at least before each measured window. In the virtual machine promotion
+# takes longer, outside a few milliseconds.
 WARM_UP_S = {"softroce": 0.5, "native": 0.2}
 
 
@@ -126,12 +126,13 @@ class Comparison:
             with servers[0], servers[1]:
                 self.say(f"two servers with the same data: plain (pid {servers[0].pid}) and "
                          f"{'preloaded' if preload else 'plain again'} (pid {servers[1].pid})")
-                sides = [phase.Side(label, carrier, server,
-                                    sysbench.Load(self._address, server.port, TABLES, TABLE_SIZE),
-                                    WARM_UP_S[options.where], environment_of_side, tool)
-                         for label, carrier, server, environment_of_side in
-                         (("tcp", "tcp", servers[0], None),
-                          (self.result["label"], self._carrier, servers[1], preload))]
+                sides = self._sides = [
+                    phase.Side(label, carrier, server,
+                               sysbench.Load(self._address, server.port, TABLES, TABLE_SIZE),
+                               WARM_UP_S[options.where], environment_of_side, tool)
+                    for label, carrier, server, environment_of_side in
+                    (("tcp", "tcp", servers[0], None),
+                     (self.result["label"], self._carrier, servers[1], preload))]
                 self._check_equality(sides)
                 end = self._began + options.budget
                 for left, workload in zip(range(len(WORKLOADS), 0, -1), WORKLOADS):
@@ -173,6 +174,8 @@ class Comparison:
     def _measure(self, side, workload, what, threads, **limits):
         idle = next(server for server in self._servers if server is not side.server)
         record = phase.measure(side, idle, workload, self._work, threads, **limits)
+        if side is self._sides[1]:
+            phase.match_warm_up(self._sides[0], side, record)
         self.say(f"{workload:17} {what:11} {side.label:9} {phase.line(record)}")
         return record
 

@@ -31,9 +31,8 @@ class Side:
     """A server, the load for it, and how the two are connected.
 
     `carrier` is "tcp", "rdma" or "shm"; `warm_up_s` is how long a phase's streams are in use at
-    least before the measured window, the same on all sides of a comparison; `tool`
-    (lib.ringroad.Ringroad) is None when nothing at all is preloaded in this comparison, and
-    `preload` when nothing is on this side.
+    least before the measured window; `tool` (lib.ringroad.Ringroad) is None when nothing at all is
+    preloaded in this comparison, and `preload` when nothing is on this side.
     """
 
     label: str
@@ -140,24 +139,31 @@ def measure(side, idle_server, workload, work, threads, seed, seconds=0, events=
 
 
 def warm_up(side, child, threads):
-    """Looks at the streams until they are all where they are wanted, and for the least time.
+    """Looks at the streams until they are all where they are wanted, and waits for the least time.
 
-    The same looks are taken over TCP. A dict: `seconds`, and `promotion_s`, the time after which
-    all streams were first seen on their carrier; None when they were not in PROMOTION_LIMIT_S, or
-    never can be because Ringroad is not in the processes.
+    A dict: `seconds`, and `promotion_s`, the time after which all streams were first seen on their
+    carrier; None when they were not in PROMOTION_LIMIT_S, or never can be because Ringroad is not
+    in the processes. Over TCP the first look is enough.
     """
     began = time.monotonic()
+    pids = (child.pid, side.server.pid)
     promotion_s = None
-    while True:
+    while promotion_s is None:
         snapshot = side.snapshot()
         now = time.monotonic() - began
-        pids = (child.pid, side.server.pid)
-        if promotion_s is None and wanted_streams_are_there(snapshot, pids, side.carrier, threads):
+        if wanted_streams_are_there(snapshot, pids, side.carrier, threads):
             promotion_s = now
-        hopeless = side.channel and not all(map(snapshot.knows, pids))
-        limit = PROMOTION_LIMIT_S if promotion_s is None else side.warm_up_s
-        if hopeless or now >= limit or child.ends_within(LOOK_EVERY_S):
-            return {"seconds": now, "promotion_s": promotion_s}
+            child.ends_within(max(0.0, side.warm_up_s - now))
+        elif (now >= PROMOTION_LIMIT_S or not all(map(snapshot.knows, pids))
+              or child.ends_within(LOOK_EVERY_S)):
+            break
+    return {"seconds": time.monotonic() - began, "promotion_s": promotion_s}
+
+
+def match_warm_up(tcp, channel, record):
+    """Lets the next phase over `tcp` warm up as long as the channel's of `record` did: a promotion
+    that takes its time is a longer warm-up."""
+    tcp.warm_up_s = max(channel.warm_up_s, record["set_up"]["seconds"])
 
 
 def wanted_streams_are_there(snapshot, pids, carrier, threads):

@@ -47,7 +47,7 @@ NOTES = {
 WINDOW = ("The measured window of a phase begins when all its connections are up, have been in use "
           "for a moment and, in the phases that are not TCP's, are on the channel; it ends with "
           "the load. In between, sysbench's threads wait until all counters have been read. The "
-          "phases over TCP begin in the same way.")
+          "phases over TCP begin in the same way, after a warm-up as long as the channel's last.")
 NOTE_ON_A_A = ("Both sides are plain TCP: what differs from 1 here is the noise of the comparison "
                "itself.")
 

@@ -208,8 +208,16 @@ def test_the_warm_up_lasts_the_same_over_tcp_as_over_a_channel_that_comes_soon(m
     over_tcp = Timeline("tcp", [seen([], [])], monkeypatch).warm_up()
     over_rdma = Timeline("rdma", [seen([PENDING], [PENDING]), seen([UP], [UP])],
                          monkeypatch).warm_up()
-    assert over_rdma["seconds"] == over_tcp["seconds"] >= 0.6
+    assert over_rdma["seconds"] == over_tcp["seconds"] == pytest.approx(0.6)
     assert over_rdma["promotion_s"] == pytest.approx(2 * LOOK_S + phase.LOOK_EVERY_S)
+
+
+@pytest.mark.parametrize("took, then", [(2.7, 2.7), (0.61, 0.61), (0.25, 0.6)])
+def test_tcp_warms_up_as_long_as_the_channel_did_but_never_less_than_it_must(took, then):
+    tcp, channel = (phase.Side(name, name, None, None, 0.6) for name in ("tcp", "rdma"))
+    tcp.warm_up_s = 9.0
+    phase.match_warm_up(tcp, channel, {"set_up": {"seconds": took}})
+    assert (tcp.warm_up_s, channel.warm_up_s) == (then, 0.6)
 
 
 def test_the_warm_up_goes_on_until_the_last_stream_is_promoted(monkeypatch):
