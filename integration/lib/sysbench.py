@@ -41,16 +41,17 @@ class Load:
         if done.returncode != 0:
             raise processes.ProcessError(f"sysbench prepare failed:\n{done.stdout}")
 
-    def start(self, workload, output, threads, seed, seconds=0, events=0, environment=None,
+    def start(self, workload, output, threads, seed, seconds=0, events=0, preload=None,
               before_start=None):
         """Starts a run limited by `seconds` or by `events` (0: no limit); returns a Run.
 
-        `workload` is a name that sysbench knows or a script's path. For `before_start` see Run.
+        `workload` is a name that sysbench knows or a script's path. `preload` holds variables to
+        add to the environment. For `before_start` see Run.
         """
         command = ["sysbench", str(workload), *self._options, f"--threads={threads}",
                    f"--time={seconds}", f"--events={events}", f"--rand-seed={seed}",
                    "--histogram=on", "--percentile=95", "run"]
-        return Run(command, output, seconds, environment, before_start)
+        return Run(command, output, seconds, preload, before_start)
 
 
 class Run:
@@ -60,9 +61,9 @@ class Run:
     something before they let sysbench start its clock.
     """
 
-    def __init__(self, command, output, seconds, environment=None, before_start=None):
+    def __init__(self, command, output, seconds, preload=None, before_start=None):
         self._seconds = seconds
-        self._child = processes.Child(command, output, environment)
+        self._child = processes.Child(command, output, preload)
         self.pid = self._child.pid
         try:
             if before_start:

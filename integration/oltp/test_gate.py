@@ -39,7 +39,7 @@ def gated(server, tmp_path, workload, threads, events, at_gate=lambda: None):
             at_gate()
             barrier.open()
         report = load.start(gate.SCRIPT, tmp_path / "out", threads, 5, events=events,
-                            environment=barrier.environment, before_start=before_start).finish()
+                            preload=barrier.environment, before_start=before_start).finish()
     assert not barrier.directory.exists()
     return report, statements
 
@@ -74,7 +74,7 @@ def test_a_sysbench_that_cannot_connect_is_said_with_its_words(tmp_path):
         with pytest.raises(processes.ProcessError,
                            match=r"(?s)sysbench's threads to connect: sysbench ended.*FATAL"):
             load.start(gate.SCRIPT, tmp_path / "out", 1, 1, events=1,
-                       environment=barrier.environment,
+                       preload=barrier.environment,
                        before_start=barrier.wait_for_connections)
     assert not barrier.directory.exists()
 
