@@ -12,7 +12,9 @@ namespace {
 Mutex table_mutex;
 Socket* free_list = nullptr;  // guarded by table_mutex
 std::atomic<int> highest{-1};  // number ever managed or in an epoll instance
-std::atomic<std::uint8_t> epoll_marks[descriptors::kLimit];
+// The instance's number plus one, or this.
+constexpr int kSeveral = -1;
+std::atomic<int> epoll_marks[descriptors::kLimit];
 
 constexpr std::size_t kSlabSockets = 64;
 
@@ -40,14 +42,16 @@ Socket* allocate() noexcept {
 // The table's own reference is gone and so are all others.
 void recycle(Socket* socket) noexcept {
   StreamPtr stream = std::move(socket->stream);
+  std::shared_ptr<EpollSet> epoll = std::move(socket->epoll);
   socket->stream.reset();
+  socket->epoll.reset();
   socket->kind.store(Socket::Kind::kFree, std::memory_order_relaxed);
   {
     MutexLock lock(table_mutex);
     socket->next_free = free_list;
     free_list = socket;
   }
-  // The stream, if this was its last owner, ends here, outside of the lock.
+  // The stream or instance, if this was its last owner, ends here, outside of the lock.
 }
 
 bool try_ref(Socket* socket) noexcept {
@@ -79,6 +83,15 @@ SocketRef find_slow(int fd) noexcept {
     SocketRef ref(socket);
     if (table[fd].load(std::memory_order_acquire) == socket) return ref;
   }
+}
+
+SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept {
+  // Nobody looks at what an entry that is free holds.
+  SocketRef socket = insert(fd, Socket::Kind::kFree);
+  if (!socket) return {};
+  socket->epoll = std::move(epoll);
+  socket->kind.store(Socket::Kind::kEpoll, std::memory_order_release);
+  return socket;
 }
 
 SocketRef insert(int fd, Socket::Kind kind) noexcept {
@@ -136,6 +149,7 @@ void after_fork_child() noexcept {
     Socket* socket = table[fd].load(std::memory_order_relaxed);
     if (socket == nullptr) continue;
     const Socket::Kind kind = socket->kind.load(std::memory_order_relaxed);
+    if (kind == Socket::Kind::kEpoll) socket->epoll->after_fork_child();
     if (kind != Socket::Kind::kStream) continue;
     // The Stream itself is the parent's: leave it alone, reference and all.
     const State state = socket->stream->state();
@@ -147,21 +161,27 @@ void after_fork_child() noexcept {
   }
 }
 
-void note_epoll(int fd, bool in) noexcept {
+void note_epoll_add(int fd, int epfd) noexcept {
   if (fd < 0 || fd >= kLimit) return;
-  if (in || epoll_marks[fd].load(std::memory_order_relaxed) != 0) {
-    if (in) raise_highest(fd);
-    epoll_marks[fd].store(in ? 1 : 0, std::memory_order_relaxed);
-  }
+  raise_highest(fd);
+  const bool first = epoll_marks[fd].load(std::memory_order_relaxed) == 0;
+  epoll_marks[fd].store(first ? epfd + 1 : kSeveral, std::memory_order_relaxed);
+}
+
+void note_epoll_end(int fd) noexcept {
+  if (fd < 0 || fd >= kLimit || epoll_marks[fd].load(std::memory_order_relaxed) == 0) return;
+  epoll_marks[fd].store(0, std::memory_order_relaxed);
+}
+
+int epoll_of(int fd) noexcept {
+  if (fd < 0 || fd >= kLimit) return kNoEpoll;
+  const int mark = epoll_marks[fd].load(std::memory_order_relaxed);
+  return mark == kSeveral ? kSeveralEpolls : mark - 1;
 }
 
 int highest_known() noexcept {
   return std::max(highest.load(std::memory_order_relaxed),
                   private_descriptors::highest.load(std::memory_order_relaxed));
-}
-
-bool in_epoll(int fd) noexcept {
-  return fd >= 0 && fd < kLimit && epoll_marks[fd].load(std::memory_order_relaxed) != 0;
 }
 
 }  // namespace descriptors

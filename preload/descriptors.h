@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "rsocket-core/agent.h"
+#include "rsocket-core/epoll_set.h"
 
 namespace ringroad::preload {
 
@@ -21,6 +22,7 @@ struct Socket {
     kConnecting,  // connect() is under way; `config` says what to do once it is established
     kStream,
     kListener,
+    kEpoll,       // an epoll instance that holds, or held, streams
     kLost,  // a forked child's copy of a stream that the parent has on a channel
   };
 
@@ -30,6 +32,7 @@ struct Socket {
   StreamPtr stream;           // kStream; set before kind, constant until recycled
   StreamConfig config;        // kConnecting
   Endpoint endpoint;          // kListener
+  std::shared_ptr<EpollSet> epoll;  // kEpoll; set before kind, constant until recycled
   Socket* next_free = nullptr;
 };
 
@@ -56,6 +59,8 @@ class SocketRef {
                ? socket_->stream.get()
                : nullptr;
   }
+  // The epoll instance, or null.
+  EpollSet* epoll() const noexcept { return is(Socket::Kind::kEpoll) ? socket_->epoll.get() : nullptr; }
   bool is(Socket::Kind kind) const noexcept {
     return socket_ != nullptr && socket_->kind.load(std::memory_order_acquire) == kind;
   }
@@ -81,6 +86,8 @@ inline SocketRef find(int fd) noexcept { return managed(fd) ? find_slow(fd) : So
 // Makes `fd` a Socket of `kind`; what stood there was stale (libc closed it out of our sight) and is
 // dropped. The ref is null when out of memory.
 SocketRef insert(int fd, Socket::Kind kind) noexcept;
+// As insert(), of an epoll instance that has no streams yet.
+SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept;
 // Another number for the same open file.
 void add_number(int fd, const SocketRef& socket) noexcept;
 // Takes `fd` out. `last` says whether no other number names the socket; else `other` is one.
@@ -90,12 +97,15 @@ void after_fork_child() noexcept;
 void lock_for_fork() noexcept;
 void unlock_after_fork() noexcept;
 
-// Numbers that the program has put into an epoll instance before they were managed.
-void note_epoll(int fd, bool in) noexcept;
+// Which numbers the program has put into the kernel's epoll instances, and in which.
+inline constexpr int kNoEpoll = -1;
+inline constexpr int kSeveralEpolls = -2;
+void note_epoll_add(int fd, int epfd) noexcept;
+void note_epoll_end(int fd) noexcept;  // taken out, or closed
+int epoll_of(int fd) noexcept;         // or kNoEpoll, kSeveralEpolls
 
 // No number beyond it was ever managed, noted, or the library's own; -1 if none was.
 int highest_known() noexcept;
-bool in_epoll(int fd) noexcept;
 
 }  // namespace descriptors
 }  // namespace ringroad::preload

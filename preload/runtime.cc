@@ -13,6 +13,7 @@
 #include <new>
 
 #include "policy/policy.h"
+#include "preload/epolls.h"
 #include "preload/log.h"
 #include "rsocket-core/sys.h"
 
@@ -93,6 +94,7 @@ void before_fork() noexcept {
   // and stays there in both processes.
   if (owns_memory()) agent->leave_all(Reason::kFork, kForkTimeoutNs);
   agent->pin_all(Reason::kFork);
+  epolls::hand_back_all();
   descriptors::lock_for_fork();
   agent->before_fork();
 }
@@ -116,6 +118,7 @@ void after_fork_child() noexcept {
         static_cast<std::uint32_t>(stats::PolicyStatus::kLoaded));
   }
   agent->after_fork_child(segment);
+  epolls::after_fork_child();
   descriptors::after_fork_child();
   forget_wake_fds_after_fork();
 }
@@ -245,12 +248,11 @@ SocketRef adopt(int fd, StreamRole role, const StreamConfig& config, bool nonblo
   SocketRef socket;
   FourTuple tuple;
   Agent* agent = existing_agent();
-  const bool in_epoll = !fresh && descriptors::in_epoll(fd);
   if (agent != nullptr && Endpoint::local_of(fd, tuple.local) &&
       Endpoint::peer_of(fd, tuple.remote)) {
     StreamPtr stream = agent->open_stream(fd, role, tuple, config, nonblocking);
     if (stream != nullptr) {
-      if (in_epoll) stream->pin(Reason::kEpoll, 0);
+      if (!fresh) epolls::take_over(fd, stream);
       socket = descriptors::find(fd);
       if (socket.is(Socket::Kind::kConnecting)) {
         socket->stream = std::move(stream);

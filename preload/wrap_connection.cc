@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "preload/close.h"
+#include "preload/epolls.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
@@ -54,7 +55,7 @@ bool consider_listen(int fd) noexcept {
 }
 
 void consider_accepted(int fd, bool nonblocking) noexcept {
-  descriptors::note_epoll(fd, false);
+  descriptors::note_epoll_end(fd);
   FourTuple tuple;
   if (!Endpoint::local_of(fd, tuple.local) || !Endpoint::peer_of(fd, tuple.remote)) return;
   StreamConfig config;
@@ -70,7 +71,7 @@ void consider_accepted(int fd, bool nonblocking) noexcept {
 
 bool before_number_goes(int fd) noexcept {
   if (!runtime::owns_memory()) return false;  // a vfork child: the table is its parent's
-  descriptors::note_epoll(fd, false);
+  descriptors::note_epoll_end(fd);
   bool last = false;
   int other = -1;
   const SocketRef socket = descriptors::take(fd, last, other);
@@ -79,10 +80,13 @@ bool before_number_goes(int fd) noexcept {
     if (!last) {
       if (stream->fd() == fd && other >= 0) stream->renumber(other);
     } else {
+      epolls::forget(*stream);
       const bool busy = socket->refs.load(std::memory_order_acquire) > 1;
       if (Agent* agent = runtime::existing_agent()) agent->stream_closed(*stream);
       stream->close_by_program(busy);
     }
+  } else if (EpollSet* epoll = socket.epoll()) {
+    if (other >= 0) epoll->renumber(other);
   } else if (last && socket.is(Kind::kListener)) {
     if (Agent* agent = runtime::existing_agent()) agent->unlisten(socket->endpoint);
   }
@@ -178,8 +182,8 @@ int rr_close(int fd) {
   }
   if (descriptors::managed(fd)) {
     before_number_goes(fd);
-  } else if (descriptors::in_epoll(fd) && runtime::owns_memory()) {
-    descriptors::note_epoll(fd, false);
+  } else if (descriptors::epoll_of(fd) != descriptors::kNoEpoll && runtime::owns_memory()) {
+    descriptors::note_epoll_end(fd);
   }
   return real().close(fd);
 }
@@ -202,7 +206,7 @@ int rr_close_range(unsigned first, unsigned last, int flags) {
     } else if (descriptors::managed(fd)) {
       before_number_goes(fd);
     } else if (own) {
-      descriptors::note_epoll(fd, false);
+      descriptors::note_epoll_end(fd);
     }
   }
   return from > last ? 0 : real().close_range(from, last, flags);

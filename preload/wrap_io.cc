@@ -1,7 +1,11 @@
 // Bytes in and out. Each wrapper: look the number up; a miss is libc's call; a stream that the kernel
 // has for good is libc's call, counted; else the stream's.
 #include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdarg>
 #include <cstring>
@@ -70,6 +74,41 @@ constexpr bool is_special_receive(int flags) noexcept {
 
 Reason reason_for_flags(int flags) noexcept {
   return (flags & MSG_OOB) != 0 ? Reason::kOob : Reason::kDescriptorUse;
+}
+
+// What can be read at an offset without waiting for somebody. The rest is the kernel's business, and so
+// are errors.
+bool is_plain_file(int fd, const off_t* offset) noexcept {
+  struct stat status;
+  return sys::call(SYS_fstat, fd, &status) == 0 && S_ISREG(status.st_mode) &&
+         (offset == nullptr || *offset >= 0);
+}
+
+// As sendfile(2). By way of a buffer: reading a file may sleep, which nobody may do over the ring, behind
+// the stream's lock.
+ssize_t send_file(Stream& stream, int in, off_t* offset, size_t n) {
+  constexpr std::size_t kPiece = 16 * 1024;
+  char buffer[kPiece];
+  off_t at = offset != nullptr ? *offset : sys::call(SYS_lseek, in, 0, SEEK_CUR);
+  std::size_t done = 0;
+  while (done < n) {
+    const long got = sys::call(SYS_pread64, in, buffer, std::min(kPiece, n - done), at);
+    if (got < 0 && done == 0) return -1;
+    if (got <= 0) break;
+    const iovec piece{buffer, static_cast<std::size_t>(got)};
+    const ssize_t sent = stream.send(&piece, 1, 0);
+    if (sent < 0 && done == 0) return -1;
+    if (sent <= 0) break;
+    done += static_cast<std::size_t>(sent);
+    at += sent;
+    if (sent < got) break;
+  }
+  if (offset != nullptr) {
+    *offset = at;
+  } else {
+    sys::call(SYS_lseek, in, at, SEEK_SET);
+  }
+  return static_cast<ssize_t>(done);
 }
 
 bool valid_vectors(const iovec* iov, std::size_t count) noexcept {
@@ -269,13 +308,17 @@ int rr_sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
 }
 
 ssize_t rr_sendfile(int out, int in, off_t* offset, size_t n) {
-  if (descriptors::managed(out)) Target(out).to_kernel(Reason::kDescriptorUse);
+  if (descriptors::managed(out)) {
+    Target target(out);
+    if (target.ours() && is_plain_file(in, offset)) return send_file(*target.stream, in, offset, n);
+    target.to_kernel(Reason::kDescriptorUse);
+  }
   return real().sendfile(out, in, offset, n);
 }
 
 ssize_t rr_sendfile64(int out, int in, off64_t* offset, size_t n) {
-  if (descriptors::managed(out)) Target(out).to_kernel(Reason::kDescriptorUse);
-  return real().sendfile64(out, in, offset, n);
+  static_assert(sizeof(off_t) == sizeof(off64_t));
+  return rr_sendfile(out, in, offset, n);
 }
 
 ssize_t rr_splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t n,

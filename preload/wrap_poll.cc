@@ -1,4 +1,4 @@
-// poll, ppoll, select, pselect and epoll_ctl.
+// poll, ppoll, select, pselect and epoll.
 //
 // A set without streams is libc's call, untouched. A set with streams becomes the kernel's ppoll()
 // over: the program's other descriptors; each stream's TCP socket (for the directions that the
@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "preload/epolls.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
@@ -23,7 +24,6 @@ namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
-constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
 constexpr nfds_t kOnStack = 16;
 
 bool any_managed(const pollfd* fds, nfds_t count) noexcept {
@@ -31,6 +31,23 @@ bool any_managed(const pollfd* fds, nfds_t count) noexcept {
     if (descriptors::managed(fds[i].fd)) return true;
   }
   return false;
+}
+
+// CLOCK_MONOTONIC; 0: do not sleep.
+std::int64_t deadline_of(int timeout_ms) noexcept {
+  if (timeout_ms < 0) return kForever;
+  return timeout_ms == 0 ? 0 : sys::now_ns() + std::int64_t{timeout_ms} * 1'000'000;
+}
+
+// False: the kernel says what is wrong with it.
+bool deadline_of(const timespec* timeout, std::int64_t& deadline) noexcept {
+  deadline = kForever;
+  if (timeout == nullptr) return true;
+  if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) return false;
+  if (timeout->tv_sec >= kForever / 2'000'000'000) return true;
+  const std::int64_t length = timeout->tv_sec * 1'000'000'000 + timeout->tv_nsec;
+  deadline = length == 0 ? 0 : sys::now_ns() + length;
+  return true;
 }
 
 // One entry of the program's set.
@@ -86,6 +103,7 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
     entries[i].socket = descriptors::find(fds[i].fd);
     Stream* stream = entries[i].socket.stream();
     if (stream != nullptr && !stream->on_kernel_for_good()) entries[i].stream = stream;
+    if (EpollSet* epoll = entries[i].socket.epoll()) epoll->watch();
   }
   const int wake_fd = thread_wake_fd();
   for (;;) {
@@ -107,7 +125,7 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
         e.stream->waiters().add(e.waiter);
         e.waiting = true;
       }
-      const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, true);
+      const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kIfIdle);
       e.ready = plan.ready;
       if (e.ready != 0) ++ready_now;
       if (plan.use_kernel) {
@@ -145,13 +163,13 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
       short revents = e.ready;
       if (e.channel_index >= 0 && n > 0 && kernel[e.channel_index].revents != 0) {
         e.stream->after_sleep();
-        revents |= e.stream->plan_poll(fds[i].events, false).ready;
+        revents |= e.stream->plan_poll(fds[i].events, Stream::Arm::kNever).ready;
       }
       if (e.kernel_index >= 0 && n > 0) {
         short from_kernel = kernel[e.kernel_index].revents;
         if (e.stream != nullptr && from_kernel != 0) {
           // Did the carrier change while the kernel looked? Then its answer is not the stream's.
-          const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, false);
+          const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kNever);
           revents |= plan.ready;
           if (plan.use_kernel) {
             from_kernel &= static_cast<short>(plan.kernel_events | POLLERR | POLLHUP | POLLNVAL);
@@ -176,39 +194,88 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
   }
 }
 
-// Streams in a select() set: brought to the kernel, which then answers.
-void pin_set(int count, const fd_set* set) noexcept {
-  if (set == nullptr) return;
+// ---- select
+
+// select(2)'s sets as poll(2)'s bits: the kernel's own table (fs/select.c).
+constexpr short kSelectsIn = POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR;
+constexpr short kSelectsOut = POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR;
+constexpr short kSelectsExcept = POLLPRI;
+
+bool any_managed(int count, const fd_set* in, const fd_set* out, const fd_set* except) noexcept {
+  if (runtime::existing_agent() == nullptr) return false;
   for (int fd = 0; fd < std::min(count, FD_SETSIZE); ++fd) {
-    if (!descriptors::managed(fd) || !FD_ISSET(fd, set)) continue;
-    const SocketRef socket = descriptors::find(fd);
-    Stream* stream = socket.stream();
-    if (stream != nullptr && !stream->on_kernel_for_good()) {
-      stream->pin(Reason::kDescriptorUse, kPinTimeoutNs);
+    if (!descriptors::managed(fd)) continue;
+    for (const fd_set* set : {in, out, except}) {
+      if (set != nullptr && FD_ISSET(fd, set)) return true;
     }
   }
+  return false;
+}
+
+// REQUIRES: 0 <= count <= FD_SETSIZE.
+int select_streams(int count, fd_set* in, fd_set* out, fd_set* except, std::int64_t deadline,
+                   const sigset_t* mask) {
+  Scratch<pollfd> memory(static_cast<std::size_t>(count));
+  pollfd* fds = memory.data();
+  if (fds == nullptr) {
+    errno = ENOMEM;
+    return -1;
+  }
+  const auto in_set = [](int fd, const fd_set* set) noexcept {
+    return set != nullptr && FD_ISSET(fd, set);
+  };
+  nfds_t used = 0;
+  for (int fd = 0; fd < count; ++fd) {
+    short events = 0;
+    if (in_set(fd, in)) events |= kSelectsIn;
+    if (in_set(fd, out)) events |= kSelectsOut;
+    if (in_set(fd, except)) events |= kSelectsExcept;
+    if (events != 0) fds[used++] = {fd, events, 0};
+  }
+  for (;;) {
+    const int n = poll_streams(fds, used, deadline, mask);
+    if (n < 0) return -1;
+    int found = 0;
+    for (nfds_t i = 0; n > 0 && i < used; ++i) {
+      if ((fds[i].revents & POLLNVAL) != 0) {
+        errno = EBADF;
+        return -1;
+      }
+      // What poll() reports unasked may be nothing to select(): do not ask for it again.
+      if (fds[i].revents != 0 && (fds[i].revents & fds[i].events) == 0) fds[i].fd = -1;
+      if ((fds[i].revents & fds[i].events) != 0) ++found;
+    }
+    if (found > 0 || n == 0) break;
+  }
+  for (fd_set* set : {in, out, except}) {
+    if (set != nullptr) FD_ZERO(set);
+  }
+  int bits = 0;
+  for (nfds_t i = 0; i < used; ++i) {
+    const auto tell = [&](short selects, fd_set* set) noexcept {
+      if ((fds[i].events & selects & ~POLLERR) == 0 || (fds[i].revents & selects) == 0) return;
+      FD_SET(fds[i].fd, set);
+      ++bits;
+    };
+    if (fds[i].fd < 0) continue;
+    tell(kSelectsIn, in);
+    tell(kSelectsOut, out);
+    tell(kSelectsExcept, except);
+  }
+  return bits;
 }
 
 }  // namespace
 
 int rr_poll(pollfd* fds, nfds_t count, int timeout_ms) {
   if (fds == nullptr || !any_managed(fds, count)) return real().poll(fds, count, timeout_ms);
-  const std::int64_t deadline =
-      timeout_ms < 0 ? kForever
-                     : (timeout_ms == 0 ? 0 : sys::now_ns() + std::int64_t{timeout_ms} * 1'000'000);
-  return poll_streams(fds, count, deadline, nullptr);
+  return poll_streams(fds, count, deadline_of(timeout_ms), nullptr);
 }
 
 int rr_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  const bool valid = timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_nsec >= 0 &&
-                                            timeout->tv_nsec < 1'000'000'000);
-  if (fds == nullptr || !valid || !any_managed(fds, count)) {
+  std::int64_t deadline;
+  if (fds == nullptr || !deadline_of(timeout, deadline) || !any_managed(fds, count)) {
     return real().ppoll(fds, count, timeout, mask);
-  }
-  std::int64_t deadline = kForever;
-  if (timeout != nullptr && timeout->tv_sec < kForever / 2'000'000'000) {
-    const std::int64_t length = timeout->tv_sec * 1'000'000'000 + timeout->tv_nsec;
-    deadline = length == 0 ? 0 : sys::now_ns() + length;
   }
   return poll_streams(fds, count, deadline, mask);
 }
@@ -227,29 +294,74 @@ int rr___ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sig
 }
 
 int rr_select(int count, fd_set* in, fd_set* out, fd_set* except, timeval* timeout) {
-  if (runtime::existing_agent() != nullptr) {
-    for (const fd_set* set : {in, out, except}) pin_set(count, set);
+  const bool valid = count >= 0 && count <= FD_SETSIZE &&
+                     (timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0));
+  if (!valid || !any_managed(count, in, out, except)) {
+    return real().select(count, in, out, except, timeout);
   }
-  return real().select(count, in, out, except, timeout);
+  std::int64_t deadline = kForever;
+  if (timeout != nullptr && timeout->tv_sec < kForever / 2'000'000'000) {
+    const std::int64_t length =
+        timeout->tv_sec * 1'000'000'000 + std::int64_t{timeout->tv_usec} * 1000;
+    deadline = length == 0 ? 0 : sys::now_ns() + length;
+  }
+  const int result = select_streams(count, in, out, except, deadline, nullptr);
+  if (timeout != nullptr && deadline != kForever) {
+    // Linux says how much was left.
+    const std::int64_t left =
+        deadline == 0 ? 0 : std::max<std::int64_t>(0, deadline - sys::now_ns());
+    timeout->tv_sec = left / 1'000'000'000;
+    timeout->tv_usec = left % 1'000'000'000 / 1000;
+  }
+  return result;
 }
 
 int rr_pselect(int count, fd_set* in, fd_set* out, fd_set* except, const timespec* timeout,
                const sigset_t* mask) {
-  if (runtime::existing_agent() != nullptr) {
-    for (const fd_set* set : {in, out, except}) pin_set(count, set);
+  std::int64_t deadline;
+  if (count < 0 || count > FD_SETSIZE || !deadline_of(timeout, deadline) ||
+      !any_managed(count, in, out, except)) {
+    return real().pselect(count, in, out, except, timeout, mask);
   }
-  return real().pselect(count, in, out, except, timeout, mask);
+  return select_streams(count, in, out, except, deadline, mask);
 }
 
 int rr_epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
-  if (op != EPOLL_CTL_DEL && descriptors::managed(fd)) {
-    const SocketRef socket = descriptors::find(fd);
-    Stream* stream = socket.stream();
-    if (stream != nullptr && !stream->on_kernel_for_good()) {
-      stream->pin(Reason::kEpoll, kPinTimeoutNs);
-    }
+  const SocketRef socket = descriptors::find(fd);
+  int result;
+  if (socket.stream() != nullptr && epolls::control(epfd, op, fd, socket, event, result)) {
+    return result;
   }
-  const int result = real().epoll_ctl(epfd, op, fd, event);
-  if (result == 0 && op == EPOLL_CTL_ADD) descriptors::note_epoll(fd, true);
+  result = real().epoll_ctl(epfd, op, fd, event);
+  if (result == 0 && op == EPOLL_CTL_ADD) {
+    descriptors::note_epoll_add(fd, epfd);
+    if (socket.epoll() != nullptr) socket.epoll()->watch();
+  } else if (result == 0 && op == EPOLL_CTL_DEL && descriptors::epoll_of(fd) == epfd) {
+    descriptors::note_epoll_end(fd);
+  }
   return result;
+}
+
+int rr_epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {
+  const SocketRef instance = descriptors::find(epfd);
+  if (instance.epoll() == nullptr || events == nullptr || max <= 0) {
+    return real().epoll_pwait(epfd, events, max, timeout_ms, mask);
+  }
+  return instance.epoll()->wait(epfd, events, max, deadline_of(timeout_ms), mask);
+}
+
+int rr_epoll_wait(int epfd, epoll_event* events, int max, int timeout_ms) {
+  if (!descriptors::managed(epfd)) return real().epoll_wait(epfd, events, max, timeout_ms);
+  return rr_epoll_pwait(epfd, events, max, timeout_ms, nullptr);
+}
+
+int rr_epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout,
+                    const sigset_t* mask) {
+  const SocketRef instance = descriptors::find(epfd);
+  std::int64_t deadline;
+  if (instance.epoll() == nullptr || events == nullptr || max <= 0 ||
+      !deadline_of(timeout, deadline)) {
+    return real().epoll_pwait2(epfd, events, max, timeout, mask);
+  }
+  return instance.epoll()->wait(epfd, events, max, deadline, mask);
 }

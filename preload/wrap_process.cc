@@ -190,6 +190,13 @@ long rr_syscall(long number, ...) {
                        as<size_t>(a[4]), as<unsigned>(a[5]));
     case SYS_epoll_ctl:
       return rr_epoll_ctl(fd, as<int>(a[1]), as<int>(a[2]), as<epoll_event*>(a[3]));
+#ifdef SYS_epoll_wait
+    case SYS_epoll_wait:
+      return rr_epoll_wait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]));
+#endif
+    case SYS_epoll_pwait:
+      return rr_epoll_pwait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]),
+                            as<const sigset_t*>(a[4]));
 #ifdef SYS_poll
     case SYS_poll:
       return rr_poll(as<pollfd*>(a[0]), as<nfds_t>(a[1]), as<int>(a[2]));

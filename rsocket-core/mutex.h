@@ -4,11 +4,13 @@
 // Rank (take in this order only):
 //   1 DescriptorTable::mutex_  who has which number
 //   2 Agent::mutex_            which streams and listeners there are
-//   3 Stream::tx_mutex_        one stream's transmit side
-//   4 Stream::rx_mutex_        one stream's receive side
-//   5 WaitList::mutex_         who sleeps on a stream
-//   6 inside a channel         receive-queue lock, then send-queue lock
-//   7 Agent::queue_mutex_      the agent's commands
+//   3 EpollSet::mutex_         one epoll instance's streams
+//   4 Stream::tx_mutex_        one stream's transmit side
+//   5 Stream::rx_mutex_        one stream's receive side
+//   6 WaitList::mutex_         who sleeps on a stream
+//   7 EpollSet::dirty_mutex_   streams of an epoll instance that have news
+//   8 inside a channel         receive-queue lock, then send-queue lock
+//   9 Agent::queue_mutex_      the agent's commands
 #pragma once
 
 #include <pthread.h>

@@ -31,7 +31,7 @@ namespace ringroad {
   X(kPeerGaveUp,         "peer_gave_up",         "the peer gave the promotion up") \
   X(kPeerLeft,           "peer_left",            "the peer went back to TCP; its own reason stands beside this one") \
   X(kFork,               "fork",                 "the descriptor was inherited by a forked child") \
-  X(kEpoll,              "epoll",                "the descriptor is in an epoll instance, which is not carried over a channel yet") \
+  X(kEpoll,              "epoll",                "the descriptor is in epoll instances in a way that only the kernel can serve") \
   X(kDescriptorUse,      "descriptor_use",       "the program used the descriptor in a way that only the kernel can serve") \
   X(kFdPassed,           "fd_passed",            "the descriptor was sent to another process") \
   X(kExec,               "exec",                 "the descriptor stays open across exec") \

@@ -133,12 +133,25 @@ class Stream : public std::enable_shared_from_this<Stream> {
     short kernel_events = 0;  // bits that the kernel answers for, on the TCP descriptor
     bool use_kernel = false;  // put {fd, kernel_events} into the set
     int channel_fd = -1;      // armed; put {channel_fd, POLLIN} into the set
+    // For whoever reports changes only: a difference from the last time is one.
+    std::uint64_t arrivals = 0;            // bytes that ever came over the channel
+    std::uint64_t blocked = 0;             // sends that found no room
+    std::uint64_t channel_generation = 0;  // channels so far: a number may name another one by now
+    bool frozen = false;                   // no room only until a switch is through
+    bool ended = false;                    // the peer's direction has ended, or will where it is known
   };
+  enum class Arm : std::uint8_t { kNever, kIfIdle, kAlways };
   // What a poll for `events` has to look at. Registering a Waiter comes first, so that nothing
-  // that happens after the plan was made goes unnoticed.
-  PollPlan plan_poll(short events, bool arm) noexcept;
-  // After a sleep: takes the channel's wake-up in.
-  void after_sleep() noexcept;
+  // that happens after the plan was made goes unnoticed. The channel is armed, so that its wait_fd()
+  // tells of the next arrival, never, if nothing is ready now, or in any case.
+  PollPlan plan_poll(short events, Arm arm) noexcept;
+  // The program's bytes that have ever come over TCP. `ends`: it is known where they end, and the
+  // kernel may be readable because of what stands behind.
+  std::uint64_t tcp_arrivals(bool& ends) noexcept;
+  // After a sleep: takes the channel's wake-up in, and tells the other waiters.
+  void after_sleep(const Waiter* taker = nullptr) noexcept;
+  // In how many EpollSets it is.
+  std::atomic<unsigned>& in_epoll_sets() noexcept { return in_epoll_sets_; }
   WaitList& waiters() noexcept { return waiters_; }
 
   // ---- Life of the descriptor
@@ -200,6 +213,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     Step step = Step::kWouldBlock;
     std::size_t bytes = 0;
     int error = 0;
+    bool more_elsewhere = false;  // the next bytes come from the channel
   };
 
   // stream_io.cc
@@ -286,6 +300,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<unsigned> spin_score_{8};  // 0..16: how often spinning paid lately
 
   WaitList waiters_;
+  std::atomic<unsigned> in_epoll_sets_{0};
+  std::atomic<std::uint64_t> blocked_{0};  // sends that found no room, or not enough
 
   Mutex tx_mutex_;
   Tx tx_ RR_GUARDED_BY(tx_mutex_) = Tx::kTcp;
@@ -305,6 +321,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // Written under both locks, read under either.
   std::unique_ptr<Channel> channel_;
+  std::uint64_t channel_generation_ = 0;
   Nonce nonce_{};       // ours: what the peer's frames start with
   Nonce peer_nonce_{};  // what our frames start with
   std::uint64_t fin_at_ = kNoBoundary;  // ring offset where the peer's direction ended

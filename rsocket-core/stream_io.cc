@@ -110,7 +110,11 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
     if (r.step == Step::kDone) {
       done += r.bytes;
       // A partly accepted write to the kernel means that its buffer is full.
-      if (done >= total || (!may_sleep && !by_channel)) break;
+      if (done >= total) break;
+      if (!may_sleep && !by_channel) {
+        blocked_.fetch_add(1, std::memory_order_relaxed);
+        break;
+      }
     } else if (r.step == Step::kService) {
       service();
     } else if (r.step == Step::kError) {
@@ -121,6 +125,7 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
     } else {
       if (total == 0) break;  // nothing needs no room
       if (!may_sleep) {
+        blocked_.fetch_add(1, std::memory_order_relaxed);
         if (done > 0) break;
         errno = EAGAIN;
         return -1;
@@ -233,6 +238,8 @@ void Stream::skip_verified() noexcept {
     tcp_rx_ += static_cast<std::uint64_t>(n);
     boundary_ += static_cast<std::uint64_t>(n);
     verified_ -= static_cast<std::size_t>(n);
+    // What comes next comes from elsewhere: who waits for a change must look.
+    if (verified_ == 0) waiters_.wake(POLLIN);
   }
   if (verified_ == 0 && tcp_rx_ == boundary_ && resume_seen_) {
     boundary_ = kNoBoundary;
@@ -255,7 +262,15 @@ ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
     }
     if (r.step == Step::kDone) {
       done += r.bytes;
-      if (!fill || r.bytes == 0 || done >= total) break;
+      if (r.bytes == 0 || done >= total) break;
+      if (!fill) {
+        // The kernel would give in one call what has arrived by now, whatever carried it.
+        if (!r.more_elsewhere) break;
+        MutexLock lock(rx_mutex_);
+        r = try_recv(iov, count_iov, done, flags);
+        if (r.step == Step::kDone) done += r.bytes;
+        break;
+      }
     } else if (r.step == Step::kService) {
       service();
     } else if (r.step == Step::kError) {
@@ -338,7 +353,8 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
   if (boundary_ != kNoBoundary && (tcp_rx_ == boundary_ || !answered_)) {
     host_->attend(*this);  // the frames behind it, or our answer, may be waiting for this
   }
-  return {Step::kDone, static_cast<std::size_t>(n), 0};
+  const bool reached = (flags & MSG_PEEK) == 0 && boundary_ != kNoBoundary && tcp_rx_ == boundary_;
+  return {Step::kDone, static_cast<std::size_t>(n), 0, reached && n > 0};
 }
 
 Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t skip,

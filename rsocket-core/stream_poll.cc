@@ -1,4 +1,5 @@
 // Waiting on a stream: what poll(2) would say, and sleeping until it changes.
+#include <linux/sockios.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -73,7 +74,7 @@ short Stream::channel_ready(short events) noexcept {
   return ready & events;
 }
 
-Stream::PollPlan Stream::plan_poll(short events, bool arm) noexcept {
+Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
   for (;;) {
     PollPlan plan;
     bool service_first = false;
@@ -85,6 +86,8 @@ Stream::PollPlan Stream::plan_poll(short events, bool arm) noexcept {
       const bool reading_kernel = from == Source::kTcp || from == Source::kTcpUpToBoundary;
       const bool writing_kernel = kernel_takes_bytes();
       short ready = 0;
+      plan.blocked = blocked_.load(std::memory_order_relaxed);
+      plan.channel_generation = channel_generation_;
       if (state() == State::kReset) {
         ready = kReadBits | kWriteBits | POLLRDHUP | POLLHUP;
         if (error_.load(std::memory_order_relaxed) != 0) ready |= POLLERR;
@@ -94,21 +97,25 @@ Stream::PollPlan Stream::plan_poll(short events, bool arm) noexcept {
       if (reading_kernel) plan.kernel_events |= events & static_cast<short>(~kWriteBits);
       if (writing_kernel) plan.kernel_events |= events & kWriteBits;
       plan.use_kernel = plan.kernel_events != 0 || (reading_kernel && writing_kernel);
-      bool use_channel = false;
+      const bool reading_ring = from == Source::kRing && channel_ != nullptr;
+      const bool writing_ring = tx_ == Tx::kChannel && channel_ != nullptr;
+      const bool use_channel = reading_ring || writing_ring;
       bool peer_ended = false;
-      if (from == Source::kRing && channel_ != nullptr) {
-        use_channel = true;
+      if (use_channel) {
         channel_->progress();
-        if (channel_->rx_head() != channel_->rx_consumed()) ready |= kReadBits;
+        plan.arrivals = channel_->rx_head();
+      }
+      if (reading_ring) {
+        if (plan.arrivals != channel_->rx_consumed()) ready |= kReadBits;
         peer_ended = fin_at_ != kNoBoundary || peer_closed_;
       }
       if (!reading_kernel && shut_rd_) peer_ended = true;
+      plan.ended = peer_ended;
       if (peer_ended) {
         ready |= POLLRDHUP;
         if (shut_rd_ || peer_closed_ || channel_->rx_head() == fin_at_) ready |= kReadBits;
       }
-      if (tx_ == Tx::kChannel && channel_ != nullptr) {
-        use_channel = true;
+      if (writing_ring) {
         const std::uint64_t used = channel_->tx_head() - channel_->tx_consumed();
         if (shut_wr_ || peer_closed_ ||
             used <= channel_->ring_bytes() - channel_->ring_bytes() / 4) {
@@ -116,6 +123,8 @@ Stream::PollPlan Stream::plan_poll(short events, bool arm) noexcept {
         }
       } else if (!writing_kernel && shut_wr_) {
         ready |= kWriteBits;
+      } else if (!writing_kernel) {
+        plan.frozen = true;
       }
       if (!reading_kernel && peer_ended && shut_wr_) ready |= POLLHUP;
       if (sent_after_peer_closed_) ready |= POLLHUP;
@@ -125,7 +134,8 @@ Stream::PollPlan Stream::plan_poll(short events, bool arm) noexcept {
       const bool over = use_channel && peer_closed_ && channel_->failed();
       if (use_channel && (channel_->control_pending() || (channel_->failed() && !over))) {
         service_first = true;
-      } else if (use_channel && plan.ready == 0 && arm && !over) {
+      } else if (use_channel && !over &&
+                 (arm == Arm::kAlways || (arm == Arm::kIfIdle && plan.ready == 0))) {
         if (!channel_->arm()) continue;  // something came meanwhile: look again
         plan.channel_fd = channel_->wait_fd();
       }
@@ -135,7 +145,16 @@ Stream::PollPlan Stream::plan_poll(short events, bool arm) noexcept {
   }
 }
 
-void Stream::after_sleep() noexcept {
+std::uint64_t Stream::tcp_arrivals(bool& ends) noexcept {
+  MutexLock rx(rx_mutex_);
+  int unread = 0;
+  sys::ioctl(fd(), SIOCINQ, &unread);
+  const std::uint64_t all = tcp_rx_ + static_cast<unsigned>(unread);
+  ends = boundary_ != kNoBoundary;
+  return std::min(all, boundary_);
+}
+
+void Stream::after_sleep(const Waiter* taker) noexcept {
   {
     MutexLock rx(rx_mutex_);
     if (channel_ == nullptr) return;
@@ -143,7 +162,7 @@ void Stream::after_sleep() noexcept {
     channel_->progress();
   }
   // The wake-up that was taken may have been somebody else's too, and nobody is armed any more.
-  waiters_.wake(POLLIN | POLLOUT);
+  waiters_.wake(POLLIN | POLLOUT, taker);
   if (agent_on_channel_.load(std::memory_order_relaxed)) host_->attend(*this);
 }
 
@@ -187,7 +206,7 @@ bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool rest
     const std::int64_t until =
         deaf ? std::min(deadline_ns, sys::now_ns() + kDeafSliceNs) : deadline_ns;
     if (!deaf) waiters_.add(waiter);
-    const PollPlan plan = plan_poll(events, true);
+    const PollPlan plan = plan_poll(events, Arm::kIfIdle);
     if (plan.ready != 0) {
       if (!deaf) waiters_.remove(waiter);
       return true;

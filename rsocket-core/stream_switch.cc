@@ -141,6 +141,7 @@ void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonc
       settle_kernel_only();
     } else {
       channel_ = std::move(channel);
+      ++channel_generation_;
       step(StreamEvent::kChannelUp, Reason::kPending);
       deadline_ns_ = sys::now_ns() + kSwitchTimeoutNs;
       // The end that was asked goes second: it freezes and writes only for one that has proved, by

@@ -57,11 +57,16 @@ void WaitList::remove(Waiter& waiter) noexcept {
   count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void WaitList::wake(short events) noexcept {
+void WaitList::wake(short events, const Waiter* except) noexcept {
   if (empty()) return;
   MutexLock lock(mutex_);
   for (Waiter& waiter : waiters_) {
-    if ((waiter.events & events) != 0) sys::signal_eventfd(waiter.wake_fd);
+    if ((waiter.events & events) == 0 || &waiter == except) continue;
+    if (waiter.woken != nullptr) {
+      waiter.woken(waiter);
+    } else {
+      sys::signal_eventfd(waiter.wake_fd);
+    }
   }
 }
 

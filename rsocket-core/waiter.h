@@ -19,10 +19,12 @@ int thread_wake_fd() noexcept;
 // In the child of a fork: the parent's eventfds are shared with it and must not be used.
 void forget_wake_fds_after_fork() noexcept;
 
-// Lives on the sleeping thread's stack, in at most one WaitList at a time.
+// Lives on the sleeping thread's stack, or in an EpollSet, in at most one WaitList at a time.
 struct Waiter : boost::intrusive::list_base_hook<> {
   int wake_fd = -1;
   short events = 0;  // POLLIN and POLLOUT bits that it sleeps for
+  // Called instead of writing to wake_fd, if it is set: by any thread, with the stream's locks held.
+  void (*woken)(Waiter&) noexcept = nullptr;
 };
 
 // Thread rule: any thread.
@@ -30,8 +32,8 @@ class WaitList {
  public:
   void add(Waiter& waiter) noexcept RR_EXCLUDES(mutex_);
   void remove(Waiter& waiter) noexcept RR_EXCLUDES(mutex_);
-  // Wakes the waiters that sleep for one of `events`. Costs one load when nobody sleeps.
-  void wake(short events) noexcept RR_EXCLUDES(mutex_);
+  // Wakes the waiters that sleep for one of `events`, `except` one. Costs one load when nobody sleeps.
+  void wake(short events, const Waiter* except = nullptr) noexcept RR_EXCLUDES(mutex_);
   bool empty() const noexcept { return count_.load(std::memory_order_seq_cst) == 0; }
 
  private:

@@ -8,7 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -58,7 +60,7 @@ SCENARIO(epoll_edge_triggered, 0) {
   converse(a, fd, epoll);
 }
 
-SCENARIO(epoll_after_much_traffic, kComesBack) {
+SCENARIO(epoll_after_much_traffic, 0) {
   const int fd = a.stream();
   for (int i = 0; i < 10; ++i) {
     a.client([&] { a.send(fd, "ping"); });
@@ -126,7 +128,7 @@ SCENARIO(epoll_of_a_listener_and_its_streams, 0) {
   a.server([&] { a.close(fd); wait(a, epoll, 0); });
 }
 
-SCENARIO(select_on_a_stream, 0) {
+SCENARIO(select_on_a_stream, kStaysOnChannel) {
   const int fd = a.stream();
   const auto look = [&](const char* when, int ms) {
     fd_set in;
@@ -150,7 +152,42 @@ SCENARIO(select_on_a_stream, 0) {
   a.server([&] { look("end", 2000); a.recv(fd, 10); });
 }
 
-SCENARIO(sendfile_to_a_stream, kComesBack) {
+SCENARIO(pselect_on_a_stream, kStaysOnChannel) {
+  const int fd = a.stream();
+  const auto look = [&](long ms, const sigset_t* mask) {
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(fd, &in);
+    const timespec timeout{ms / 1000, ms % 1000 * 1'000'000};
+    a.result("pselect", ::pselect(fd + 1, &in, nullptr, nullptr, &timeout, mask));
+  };
+  a.server([&] {
+    a.timed(80, [&] { look(80, nullptr); });
+    count_signal(SIGUSR1, true);
+    sigset_t none;
+    sigset_t blocked;
+    sigemptyset(&none);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+    ::raise(SIGUSR1);
+    look(1000, &none);
+    a.log("signals %d", signals_seen());
+    fd_set bad;
+    FD_ZERO(&bad);
+    FD_SET(fd, &bad);
+    const int closed = ::dup(fd);
+    ::close(closed);
+    FD_SET(closed, &bad);
+    const timespec zero{0, 0};
+    a.result("a number that is not open",
+             ::pselect(std::max(fd, closed) + 1, &bad, nullptr, nullptr, &zero, nullptr));
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] { look(2000, nullptr); });
+}
+
+SCENARIO(sendfile_to_a_stream, kStaysOnChannel) {
   const int fd = a.stream();
   a.client([&] { a.send(fd, "before"); });
   if (a.is_client()) {
@@ -166,6 +203,31 @@ SCENARIO(sendfile_to_a_stream, kComesBack) {
   } else {
     a.recv(fd, 6, MSG_WAITALL);
     a.recv_pattern(fd, 0, 150'000, 10'000);
+    a.recv(fd, 5, MSG_WAITALL);
+  }
+  a.sync();
+}
+
+SCENARIO(sendfile_in_its_forms, 0) {
+  const int fd = a.stream();
+  if (a.is_client()) {
+    const int file = ::memfd_create("content", MFD_CLOEXEC);
+    if (::write(file, "0123456789", 10) != 10) a.log("cannot write the file");
+    const auto position = [&] { a.log("position %ld", static_cast<long>(::lseek(file, 0, SEEK_CUR))); };
+    ::lseek(file, 2, SEEK_SET);
+    a.result("from its position", ::sendfile(fd, file, nullptr, 3));
+    position();
+    off_t offset = 8;
+    a.result("over its end", ::sendfile(fd, file, &offset, 100));
+    a.log("offset %ld", static_cast<long>(offset));
+    position();
+    a.result("behind its end", ::sendfile(fd, file, &offset, 100));
+    a.result("nothing", ::sendfile(fd, file, nullptr, 0));
+    offset = -1;
+    a.result("a negative offset", ::sendfile(fd, file, &offset, 1));
+    a.result("no file", ::sendfile(fd, 5000, nullptr, 1));
+    a.result("no stream", ::sendfile(5000, file, nullptr, 1));
+  } else {
     a.recv(fd, 5, MSG_WAITALL);
   }
   a.sync();

@@ -1,0 +1,191 @@
+#include "preload/epolls.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "preload/real.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad::preload::epolls {
+namespace {
+
+constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
+
+Mutex making_mutex;  // taken before
+Mutex sets_mutex;
+// Few, and each as long-lived as the program's instance.
+std::vector<std::weak_ptr<EpollSet>>& sets() noexcept RR_REQUIRES(sets_mutex) {
+  static auto* all = new std::vector<std::weak_ptr<EpollSet>>;
+  return *all;
+}
+
+std::vector<std::shared_ptr<EpollSet>> all_sets() noexcept {
+  std::vector<std::shared_ptr<EpollSet>> out;
+  MutexLock lock(sets_mutex);
+  try {
+    auto& all = sets();
+    for (std::size_t i = 0; i < all.size();) {
+      if (auto set = all[i].lock()) {
+        out.push_back(std::move(set));
+        ++i;
+      } else {
+        all[i] = all.back();
+        all.pop_back();
+      }
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  return out;
+}
+
+// The set of the instance `epfd`, made if need be. Null with errno.
+std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
+  MutexLock making(making_mutex);
+  {
+    const SocketRef there = descriptors::find(epfd);
+    if (there.epoll() != nullptr) return there->epoll;
+  }
+  EpollSet::Calls calls;
+  calls.pwait = real().epoll_pwait;
+  calls.pwait2 = real().epoll_pwait2;
+  std::shared_ptr<EpollSet> set = EpollSet::create(epfd, calls);
+  if (set == nullptr) return nullptr;
+  if (!descriptors::insert(epfd, set)) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  try {
+    MutexLock lock(sets_mutex);
+    sets().push_back(set);
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  if (descriptors::epoll_of(epfd) != descriptors::kNoEpoll) set->watch();
+  return set;
+}
+
+// What the kernel has for `fd` in the instance `epfd`: the lines of /proc/self/fdinfo (proc(5)). -1: it
+// does not say, 0: nothing, 1: this.
+int registration_of(int epfd, int fd, epoll_event& event) noexcept {
+  char path[48];
+  std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epfd);
+  const int file = sys::move_high(
+      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0)));
+  if (file < 0) return -1;
+  char buffer[4096];
+  std::size_t filled = 0;
+  int found = 0;
+  for (;;) {
+    const ssize_t n = sys::read(file, buffer + filled, sizeof buffer - 1 - filled);
+    if (n <= 0) break;
+    filled += static_cast<std::size_t>(n);
+    buffer[filled] = '\0';
+    char* line = buffer;
+    for (char* end; (end = std::strchr(line, '\n')) != nullptr; line = end + 1) {
+      *end = '\0';
+      int number = -1;
+      unsigned events = 0;
+      unsigned long long data = 0;
+      if (std::sscanf(line, "tfd: %d events: %x data: %llx", &number, &events, &data) != 3) continue;
+      if (number != fd) continue;
+      event.events = events;
+      event.data.u64 = data;
+      found = 1;
+    }
+    filled -= static_cast<std::size_t>(line - buffer);
+    std::memmove(buffer, line, filled);
+  }
+  sys::close_quietly(file);
+  return found;
+}
+
+}  // namespace
+
+bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_event* event,
+             int& result) noexcept {
+  Stream& stream = *socket.stream();
+  const bool wants_event = op == EPOLL_CTL_ADD || op == EPOLL_CTL_MOD;
+  if (wants_event && event == nullptr) return false;
+  const SocketRef instance = descriptors::find(epfd);
+  EpollSet* known = instance.epoll();
+  int error = ENOENT;
+  if (known != nullptr && known->has(fd)) {
+    switch (op) {
+      case EPOLL_CTL_ADD:
+        error = EEXIST;
+        break;
+      case EPOLL_CTL_MOD:
+        error = known->modify(fd, *event);
+        break;
+      case EPOLL_CTL_DEL:
+        error = known->remove(fd);
+        break;
+      default:
+        error = EINVAL;
+    }
+    if (error == ENOENT) return false;  // handed back meanwhile
+  } else {
+    if (op != EPOLL_CTL_ADD || stream.on_kernel_for_good()) return false;
+    const std::shared_ptr<EpollSet> set = set_of(epfd);
+    if (set == nullptr) {
+      result = -1;
+      return true;
+    }
+    error = set->add(socket->stream, fd, *event, false);
+    if (error == ENOTUNIQ || error == ENOMEM) {
+      stream.pin(Reason::kEpoll, kPinTimeoutNs);
+      set->hand_back();
+      return false;
+    }
+  }
+  result = error == 0 ? 0 : -1;
+  if (error != 0) errno = error;
+  return true;
+}
+
+void take_over(int fd, const StreamPtr& stream) noexcept {
+  const int epfd = descriptors::epoll_of(fd);
+  if (epfd == descriptors::kNoEpoll) return;
+  const int saved = errno;
+  epoll_event event{};
+  const int there = epfd == descriptors::kSeveralEpolls ? -1 : registration_of(epfd, fd, event);
+  std::shared_ptr<EpollSet> set = there == 1 ? set_of(epfd) : nullptr;
+  if (there == -1 || (there == 1 && set == nullptr)) {
+    stream->pin(Reason::kEpoll, 0);
+  } else if (there == 1) {
+    constexpr std::uint32_t kFlags = EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE;
+    const bool fired = (event.events & EPOLLONESHOT) != 0 && (event.events & ~kFlags) == 0;
+    epoll_event unused{};
+    if (sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, &unused) == 0 &&
+        set->add(stream, fd, event, fired) != 0) {
+      stream->pin(Reason::kEpoll, 0);
+      sys::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event);
+    } else {
+      descriptors::note_epoll_end(fd);
+    }
+  }
+  errno = saved;
+}
+
+void forget(Stream& stream) noexcept {
+  if (stream.in_epoll_sets().load(std::memory_order_relaxed) == 0) return;
+  for (const auto& set : all_sets()) set->forget(stream);
+}
+
+void hand_back_all() noexcept {
+  for (const auto& set : all_sets()) set->hand_back();
+}
+
+void after_fork_child() noexcept {
+  making_mutex.reset_after_fork();
+  sets_mutex.reset_after_fork();
+}
+
+}  // namespace ringroad::preload::epolls

@@ -1,0 +1,21 @@
+// The program's epoll instances that hold streams, and the descriptors that they are named by.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include "preload/descriptors.h"
+
+namespace ringroad::preload::epolls {
+
+// epoll_ctl() on a stream. False: the kernel answers for it. Else `result`, and errno if that is -1.
+bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_event* event,
+             int& result) noexcept;
+// `fd`, which the program may have put into an instance before, has become a stream.
+void take_over(int fd, const StreamPtr& stream) noexcept;
+// The last number of the stream is about to be closed.
+void forget(Stream& stream) noexcept;
+// Streams that are the kernel's for good go to it now: a child will need them there.
+void hand_back_all() noexcept;
+void after_fork_child() noexcept;
+
+}  // namespace ringroad::preload::epolls

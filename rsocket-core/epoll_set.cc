@@ -1,0 +1,531 @@
+#include "rsocket-core/epoll_set.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <new>
+#include <utility>
+
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+namespace {
+
+constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+constexpr int kInnerBatch = 64;
+constexpr std::uint32_t kExclusiveAllows =
+    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
+constexpr std::uint32_t kInput = EPOLLIN | EPOLLRDNORM;
+constexpr std::uint32_t kOutput = EPOLLOUT | EPOLLWRNORM;
+constexpr short kEnds = POLLHUP | POLLERR | POLLRDHUP;
+
+// In the inner instance a stream's id, shifted, names its item; the lowest bit says what of it. 0 is the
+// eventfd.
+constexpr std::uint64_t kOfKernel = 0;
+constexpr std::uint64_t kOfChannel = 1;
+
+short poll_bits(std::uint32_t mask) noexcept { return static_cast<short>(mask & 0x7fff); }
+
+int control(int instance, int op, int fd, std::uint32_t events, std::uint64_t data) noexcept {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = data;
+  return sys::epoll_ctl(instance, op, fd, &event);
+}
+
+}  // namespace
+
+// ---- Life
+
+std::shared_ptr<EpollSet> EpollSet::create(int epfd, const Calls& calls) noexcept {
+  const int inner = sys::move_high(sys::epoll_create1(EPOLL_CLOEXEC));
+  const int wake = sys::move_high(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (inner >= 0 && wake >= 0 && control(inner, EPOLL_CTL_ADD, wake, EPOLLIN | EPOLLET, 0) == 0) {
+    try {
+      std::shared_ptr<EpollSet> set(new EpollSet(epfd, calls, inner, wake));
+      epoll_event event{};
+      event.events = EPOLLIN | EPOLLET;
+      event.data.ptr = set.get();
+      if (sys::epoll_ctl(epfd, EPOLL_CTL_ADD, inner, &event) == 0) return set;
+      return nullptr;  // the set closes both
+    } catch (const std::bad_alloc&) {
+      errno = ENOMEM;
+    }
+  }
+  const int saved = errno;
+  sys::close_quietly(inner);
+  sys::close_quietly(wake);
+  errno = saved;
+  return nullptr;
+}
+
+EpollSet::EpollSet(int epfd, const Calls& calls, int inner, int wake) noexcept
+    : epfd_(epfd), calls_(calls), inner_(inner), wake_(wake) {}
+
+EpollSet::~EpollSet() {
+  const int saved = errno;
+  {
+    MutexLock lock(mutex_);
+    while (!items_.empty()) erase(*items_.begin()->second);
+  }
+  sys::close_quietly(inner_);
+  sys::close_quietly(wake_);
+  errno = saved;
+}
+
+void EpollSet::after_fork_child() noexcept {
+  mutex_.reset_after_fork();
+  dirty_mutex_.reset_after_fork();
+  foreign_.store(true);
+  // The items hang on streams of the parent's, which are never touched again.
+  new (&items_) Items;
+  new (&by_number_) std::unordered_map<int, Item*>;
+  new (&queue_) decltype(queue_);
+  new (&dirty_) decltype(dirty_);
+  sys::close_quietly(std::exchange(inner_, -1));
+  sys::close_quietly(std::exchange(wake_, -1));
+}
+
+// ---- epoll_ctl
+
+EpollSet::Item* EpollSet::find(int fd) noexcept {
+  const auto it = by_number_.find(fd);
+  return it == by_number_.end() ? nullptr : it->second;
+}
+
+bool EpollSet::has(int fd) noexcept {
+  MutexLock lock(mutex_);
+  return find(fd) != nullptr;
+}
+
+int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
+                  bool disabled) noexcept {
+  if ((event.events & EPOLLEXCLUSIVE) != 0 && (event.events & ~kExclusiveAllows) != 0) {
+    return EINVAL;
+  }
+  MutexLock lock(mutex_);
+  if (find(fd) != nullptr) return EEXIST;
+  const std::uint64_t id = stream->id();
+  if (items_.count(id) != 0) return ENOTUNIQ;
+  try {
+    auto made = std::make_unique<Item>();
+    by_number_.emplace(fd, made.get());
+    items_.emplace(id, std::move(made));
+  } catch (const std::bad_alloc&) {
+    by_number_.erase(fd);
+    return ENOMEM;
+  }
+  Item& item = *items_.at(id);
+  item.set = this;
+  item.stream = stream;
+  item.fd = fd;
+  item.mask = event.events;
+  item.data = event.data;
+  item.disabled = disabled;
+  item.fresh = true;
+  item.events = POLLIN | POLLOUT;
+  item.woken = on_news;
+  stream->waiters().add(item);
+  stream->in_epoll_sets().fetch_add(1, std::memory_order_relaxed);
+  if (disabled) return 0;
+  changed(item);
+  return 0;
+}
+
+int EpollSet::modify(int fd, const epoll_event& event) noexcept {
+  MutexLock lock(mutex_);
+  Item* item = find(fd);
+  if (item == nullptr) return ENOENT;
+  if ((event.events & EPOLLEXCLUSIVE) != 0 || (item->mask & EPOLLEXCLUSIVE) != 0) return EINVAL;
+  item->mask = event.events;
+  item->data = event.data;
+  item->disabled = false;
+  item->fresh = true;
+  if (item->stream->on_kernel_for_good()) {
+    give_to_kernel(*item);
+    return 0;
+  }
+  changed(*item);
+  return 0;
+}
+
+int EpollSet::remove(int fd) noexcept {
+  MutexLock lock(mutex_);
+  Item* item = find(fd);
+  if (item == nullptr) return ENOENT;
+  erase(*item);
+  return 0;
+}
+
+void EpollSet::forget(const Stream& stream) noexcept {
+  MutexLock lock(mutex_);
+  const auto it = items_.find(stream.id());
+  if (it != items_.end()) erase(*it->second);
+}
+
+void EpollSet::hand_back() noexcept {
+  MutexLock lock(mutex_);
+  for (auto it = items_.begin(); it != items_.end();) {
+    Item& item = *(it++)->second;
+    if (item.stream->on_kernel_for_good() && !item.disabled) give_to_kernel(item);
+  }
+}
+
+// Out of everything; the descriptors are still open, or were closed with the channel.
+void EpollSet::erase(Item& item) noexcept {
+  const int saved = errno;
+  item.stream->waiters().remove(item);
+  item.stream->in_epoll_sets().fetch_sub(1, std::memory_order_relaxed);
+  {
+    MutexLock lock(dirty_mutex_);
+    if (item.dirty) dirty_.erase(dirty_.iterator_to(item));
+  }
+  if (item.queued) queue_.erase(queue_.iterator_to(item));
+  if (item.kernel_fd >= 0) control(inner_, EPOLL_CTL_DEL, item.kernel_fd, 0, 0);
+  if (item.channel_fd >= 0 && item.stream->channel_fd() == item.channel_fd) {
+    control(inner_, EPOLL_CTL_DEL, item.channel_fd, 0, 0);
+  }
+  by_number_.erase(item.fd);
+  items_.erase(item.stream->id());
+  errno = saved;
+}
+
+// The kernel answers for the stream from now on, as if the program had asked it in the first place. An
+// item that is disabled stays here until the program enables it: the kernel cannot add such a one.
+void EpollSet::give_to_kernel(Item& item) noexcept {
+  const int saved = errno;
+  epoll_event event{};
+  event.events = item.mask;
+  event.data = item.data;
+  const int fd = item.stream->fd();
+  erase(item);
+  sys::epoll_ctl(epfd_.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &event);
+  errno = saved;
+}
+
+// ---- News
+
+// Called with the stream's locks held.
+void EpollSet::on_news(Waiter& waiter) noexcept {
+  Item& item = static_cast<Item&>(waiter);
+  EpollSet& set = *item.set;
+  MutexLock lock(set.dirty_mutex_);
+  if (!item.dirty) {
+    item.dirty = true;
+    set.dirty_.push_back(item);
+  }
+  if (set.sleepers_ > 0 || set.always_wake_) sys::signal_eventfd(set.wake_);
+}
+
+// Somebody who sleeps should look.
+void EpollSet::wake() noexcept {
+  MutexLock lock(dirty_mutex_);
+  if (sleepers_ > 0 || always_wake_) sys::signal_eventfd(wake_);
+}
+
+void EpollSet::enqueue(Item& item) noexcept {
+  if (item.queued) return;
+  item.queued = true;
+  queue_.push_back(item);
+}
+
+void EpollSet::take_dirty() noexcept {
+  MutexLock lock(dirty_mutex_);
+  while (!dirty_.empty()) {
+    Item& item = dirty_.front();
+    dirty_.pop_front();
+    item.dirty = false;
+    enqueue(item);
+  }
+}
+
+void EpollSet::take_inner() noexcept {
+  if (!look_inside_.exchange(false, std::memory_order_acq_rel)) return;
+  epoll_event events[kInnerBatch];
+  const int n = sys::epoll_wait(inner_, events, kInnerBatch, 0);
+  for (int i = 0; i < n; ++i) {
+    const auto it = items_.find(events[i].data.u64 >> 1);
+    if (it == items_.end()) continue;  // the eventfd, or gone
+    Item& item = *it->second;
+    if ((events[i].data.u64 & 1) == kOfChannel) {
+      item.stream->after_sleep(&item);
+    } else {
+      item.kernel_bits |= events[i].events;
+      // Level-triggered, it will say so again.
+      if ((item.mask & EPOLLET) == 0) look_inside_.store(true, std::memory_order_relaxed);
+    }
+    enqueue(item);
+  }
+  if (n == kInnerBatch) look_inside_.store(true, std::memory_order_relaxed);
+}
+
+// ---- Looking
+
+void EpollSet::watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept {
+  const int fd = item.stream->fd();
+  if (item.kernel_fd >= 0 && (item.kernel_fd != fd || !plan.use_kernel || item.disabled)) {
+    control(inner_, EPOLL_CTL_DEL, item.kernel_fd, 0, 0);
+    item.kernel_fd = -1;
+  }
+  if (!plan.use_kernel || item.disabled) return;
+  const std::uint32_t wanted =
+      static_cast<std::uint32_t>(plan.kernel_events) | (item.mask & EPOLLET);
+  if (item.kernel_fd >= 0 && item.kernel_mask == wanted && !item.fresh) return;
+  const int op = item.kernel_fd >= 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  if (control(inner_, op, fd, wanted, item.stream->id() << 1 | kOfKernel) == 0) {
+    item.kernel_fd = fd;
+    item.kernel_mask = wanted;
+    look_inside_.store(true, std::memory_order_relaxed);
+  }
+}
+
+void EpollSet::watch_channel(Item& item, const Stream::PollPlan& plan) noexcept {
+  if (plan.channel_fd < 0) return;
+  if (item.channel_fd == plan.channel_fd && item.channel_generation == plan.channel_generation) {
+    return;
+  }
+  const std::uint64_t id = item.stream->id() << 1 | kOfChannel;
+  if (control(inner_, EPOLL_CTL_ADD, plan.channel_fd, EPOLLIN | EPOLLET, id) != 0) {
+    control(inner_, EPOLL_CTL_MOD, plan.channel_fd, EPOLLIN | EPOLLET, id);
+  }
+  item.channel_fd = plan.channel_fd;
+  item.channel_generation = plan.channel_generation;
+  look_inside_.store(true, std::memory_order_relaxed);
+}
+
+// What the inner instance has said of the TCP socket, as far as it is the stream's. `edge`: it is to be
+// asked in any case.
+std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bool edge,
+                                    bool consume) noexcept {
+  if (edge) {
+    item.kernel_bits |= static_cast<std::uint32_t>(plan.kernel_events);
+    item.kernel_bits_old = true;
+  }
+  // Where the carrier changed while the kernel looked, its answer is not the stream's.
+  if (!plan.use_kernel || item.kernel_bits == 0) return 0;
+  std::uint32_t bits = item.kernel_bits &
+                       (static_cast<std::uint32_t>(plan.kernel_events) | EPOLLERR | EPOLLHUP);
+  if (bits != 0 && item.kernel_bits_old) {
+    pollfd now{item.kernel_fd, poll_bits(bits), 0};
+    timespec zero{0, 0};
+    bits = sys::ppoll(&now, 1, &zero, nullptr) > 0 ? bits & static_cast<std::uint32_t>(now.revents) : 0;
+  }
+  if ((item.mask & EPOLLET) != 0 && (bits & kInput) != 0 && !edge) {
+    bool ends = false;
+    const std::uint64_t arrivals = item.stream->tcp_arrivals(ends);
+    // It was a frame of the peer's library that came, and nothing of its program's.
+    if (ends && arrivals == item.seen_tcp_arrivals && plan.blocked == item.seen_blocked) bits = 0;
+    if (consume) item.seen_tcp_arrivals = arrivals;
+  }
+  return bits;
+}
+
+// Does the stream have something to say? Without `consume` an answer of yes may be given again.
+bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
+  if (item.disabled) {
+    item.kernel_bits = 0;
+    return false;
+  }
+  const bool edge_triggered = (item.mask & EPOLLET) != 0;
+  const Stream::PollPlan plan = item.stream->plan_poll(
+      poll_bits(item.mask), edge_triggered ? Stream::Arm::kAlways : Stream::Arm::kIfIdle);
+  if (item.stream->on_kernel_for_good()) {
+    give_to_kernel(item);
+    return false;
+  }
+  watch_kernel(item, plan);
+  watch_channel(item, plan);
+  auto ready = static_cast<std::uint32_t>(plan.ready);
+  bool edge = false;
+  if (edge_triggered) {
+    const short ends = static_cast<short>((plan.ready & kEnds) | (plan.ended ? POLLRDHUP : 0));
+    edge = (plan.arrivals != item.seen_arrivals && (item.mask & kInput) != 0) ||
+           (ends & ~item.seen_ends) != 0 ||
+           ((ready & kOutput) != 0 && plan.blocked != item.seen_blocked);
+    if (consume) {
+      item.seen_arrivals = plan.arrivals;
+      item.seen_ends = ends;
+      if ((ready & kOutput) != 0) item.seen_blocked = plan.blocked;
+    }
+    if (!edge && !item.fresh) ready = 0;
+  }
+  // An edge on one carrier tells what holds on the other.
+  const std::uint32_t from_kernel = kernel_says(item, plan, edge, consume);
+  if (edge_triggered && from_kernel != 0) ready = static_cast<std::uint32_t>(plan.ready);
+  std::uint32_t events = ready | from_kernel;
+  // An edge tells all that holds. A switch takes a moment; a program that runs into it gets EAGAIN, and
+  // the edge that ends it.
+  if (edge_triggered && events != 0 && plan.frozen) events |= item.mask & kOutput;
+  if (!consume) return events != 0;
+  item.fresh = false;
+  item.kernel_bits = 0;
+  item.kernel_bits_old = false;
+  if (events == 0) return false;
+  out.events = events;
+  out.data = item.data;
+  if ((item.mask & EPOLLONESHOT) != 0) {
+    item.disabled = true;
+    watch_kernel(item, plan);
+  } else if (!edge_triggered && ready != 0) {
+    enqueue(item);
+  }
+  return true;
+}
+
+// The program has added or modified it.
+void EpollSet::changed(Item& item) noexcept {
+  enqueue(item);
+  if (watched_) {
+    settle();
+  } else {
+    wake();
+  }
+}
+
+// Leaves the inner instance readable if one of the streams has something to say, and else not.
+void EpollSet::settle() noexcept {
+  look_inside_.store(true, std::memory_order_relaxed);
+  bool any = false;
+  // A look may put something into the inner instance that is readable from before.
+  for (int round = 0; round < 3 && !any && look_inside_.load(std::memory_order_relaxed); ++round) {
+    take_dirty();
+    take_inner();
+    for (std::size_t left = queue_.size(); left > 0 && !queue_.empty(); --left) {
+      Item& item = queue_.front();
+      queue_.pop_front();
+      item.queued = false;
+      epoll_event unused;
+      if (!look(item, unused, false)) continue;
+      item.kernel_bits_old = true;
+      enqueue(item);
+      any = true;
+    }
+  }
+  if (any) wake();
+}
+
+// Events for the wait of that number; none that it has been told of already.
+int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
+  take_dirty();
+  take_inner();
+  int n = 0;
+  for (std::size_t left = queue_.size(); left > 0 && n < max && !queue_.empty(); --left) {
+    Item& item = queue_.front();
+    queue_.pop_front();
+    item.queued = false;
+    if (item.told_in == wait) {
+      item.kernel_bits_old = true;
+      enqueue(item);
+      continue;
+    }
+    if (!look(item, out[n], true)) continue;
+    item.told_in = wait;  // who is reported is still here
+    ++n;
+  }
+  for (Item& item : queue_) item.kernel_bits_old = true;
+  // What is left is for whoever waits besides us, or watches from outside.
+  if (!queue_.empty() || (n > 0 && look_inside_.load(std::memory_order_relaxed))) wake();
+  return n;
+}
+
+// ---- epoll_wait
+
+bool EpollSet::hide_inner(epoll_event* events, int& count) noexcept {
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.ptr != this) continue;
+    std::copy(events + i + 1, events + count, events + i);
+    --count;
+    look_inside_.store(true, std::memory_order_release);
+    return true;
+  }
+  return false;
+}
+
+// A real wait. As epoll_pwait2(2).
+int EpollSet::sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns,
+                    const sigset_t* mask) {
+  if (deadline_ns == 0) return calls_.pwait(epfd, out, max, 0, mask);
+  if (deadline_ns == kForever) return calls_.pwait(epfd, out, max, -1, mask);
+  const std::int64_t left = std::max<std::int64_t>(0, deadline_ns - sys::now_ns());
+  if (calls_.pwait2 != nullptr) {
+    const timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
+    const int n = calls_.pwait2(epfd, out, max, &timeout, mask);
+    if (n >= 0 || errno != ENOSYS) return n;
+  }
+  const std::int64_t ms = std::min<std::int64_t>((left + 999'999) / 1'000'000,
+                                                 std::numeric_limits<int>::max());
+  return calls_.pwait(epfd, out, max, static_cast<int>(ms), mask);
+}
+
+int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns,
+                   const sigset_t* mask) {
+  // Also when the thread is cancelled in its sleep.
+  struct Sleeping {
+    explicit Sleeping(EpollSet& of) noexcept : set(of) {}
+    ~Sleeping() { leave(); }
+    // False: there is news already.
+    bool enter() noexcept {
+      MutexLock lock(set.dirty_mutex_);
+      if (!set.dirty_.empty()) return false;
+      ++set.sleepers_;
+      inside = true;
+      return true;
+    }
+    void leave() noexcept {
+      if (!inside) return;
+      MutexLock lock(set.dirty_mutex_);
+      --set.sleepers_;
+      inside = false;
+    }
+    EpollSet& set;
+    bool inside = false;
+  };
+  Sleeping sleeping(*this);
+  const int saved = errno;
+  std::uint64_t number = 0;
+  for (;;) {
+    const bool last = deadline_ns != kForever && (deadline_ns == 0 || sys::now_ns() >= deadline_ns);
+    const bool foreign = foreign_.load(std::memory_order_relaxed);
+    int n = 0;
+    int ours_most = 0;
+    if (!foreign) {
+      MutexLock lock(mutex_);
+      // Turn about, so that neither side can keep the other from a program that takes one event.
+      kernel_first_ = !kernel_first_;
+      ours_most = kernel_first_ ? max / 2 : max;
+      if (number == 0) number = ++waits_;
+      n = collect(number, out, ours_most);
+      if (n == 0 && ours_most > 0 && !last && !sleeping.enter()) continue;
+    }
+    if (n >= max) return n;
+    const bool sleeps = sleeping.inside || (foreign && !last);
+    int m = sleep(epfd, out + n, max - n, sleeps ? deadline_ns : 0, mask);
+    sleeping.leave();
+    if (m < 0) {
+      if (n == 0) return -1;
+      m = 0;
+    }
+    const bool news = hide_inner(out + n, m);
+    n += m;
+    if ((news || ours_most < max) && n < max && !foreign) {
+      MutexLock lock(mutex_);
+      n += collect(number, out + n, max - n);
+    }
+    if (n > 0 || last || (sleeps && !news)) {
+      errno = saved;
+      return n;
+    }
+  }
+}
+
+void EpollSet::watch() noexcept {
+  MutexLock lock(mutex_);
+  {
+    MutexLock dirty(dirty_mutex_);
+    always_wake_ = true;
+  }
+  watched_ = true;
+  settle();
+}
+
+}  // namespace ringroad

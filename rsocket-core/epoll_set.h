@@ -1,0 +1,157 @@
+// What one of the program's epoll instances knows of streams.
+//
+// The program's instance stays the kernel's, and holds everything of the program's but its streams. In
+// their place it holds one descriptor of ours, the inner instance, which holds what may change a
+// stream: its TCP socket while the kernel carries it, its channel's wait_fd(), and an eventfd for
+// news from inside the process.
+//
+//   program's instance ── its other descriptors
+//                      └─ inner instance (EPOLLET) ── TCP sockets ── as the program asked for them
+//                                                  ├─ channels     (EPOLLET)
+//                                                  └─ eventfd      (EPOLLET, never drained)
+//
+// An event on the inner instance says only that streams have to be looked at. What a stream then has
+// to say is worked out as the kernel does it for its own: a stream that may be ready stands in a
+// queue, is asked when the program waits, and goes to the queue's end again if it is level-triggered
+// and was ready. So a wait costs as many looks as there are streams that may be ready.
+//
+// A stream that is the kernel's for good moves into the program's instance and is forgotten here.
+//
+// Thread rule: any thread. Its mutex is taken before a stream's; nobody sleeps with it.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <boost/intrusive/list.hpp>
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "rsocket-core/mutex.h"
+#include "rsocket-core/stream.h"
+#include "rsocket-core/waiter.h"
+
+namespace ringroad {
+
+class EpollSet {
+ public:
+  // How the program would wait: libc's functions, which are cancellation points. `pwait2` may be null.
+  struct Calls {
+    int (*pwait)(int, epoll_event*, int, int, const sigset_t*) = nullptr;
+    int (*pwait2)(int, epoll_event*, int, const timespec*, const sigset_t*) = nullptr;
+  };
+
+  // Puts an inner instance into the program's instance `epfd`. Null with errno: what epoll_ctl(2) says of
+  // an `epfd` that is none, or what there is too little of.
+  static std::shared_ptr<EpollSet> create(int epfd, const Calls& calls) noexcept;
+  ~EpollSet();
+  EpollSet(const EpollSet&) = delete;
+  EpollSet& operator=(const EpollSet&) = delete;
+
+  // As epoll_ctl(2): 0 or an errno. ENOTUNIQ: the stream is here under another number already.
+  // `disabled`: it has fired, and waits for modify() (EPOLLONESHOT).
+  int add(const StreamPtr& stream, int fd, const epoll_event& event, bool disabled) noexcept
+      RR_EXCLUDES(mutex_);
+  // ENOENT: this descriptor is not one of the set's, and is the kernel's to answer for.
+  int modify(int fd, const epoll_event& event) noexcept RR_EXCLUDES(mutex_);
+  int remove(int fd) noexcept RR_EXCLUDES(mutex_);
+  bool has(int fd) noexcept RR_EXCLUDES(mutex_);
+  // The program has closed the last descriptor of `stream`. Before it is closed.
+  void forget(const Stream& stream) noexcept RR_EXCLUDES(mutex_);
+  // Streams that are the kernel's for good by now go to it.
+  void hand_back() noexcept RR_EXCLUDES(mutex_);
+
+  // As epoll_pwait2(2) on the program's instance `epfd`. CLOCK_MONOTONIC; 0: do not sleep.
+  int wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask)
+      RR_EXCLUDES(mutex_);
+  // The program's instance is in another one, or in the set of a poll(): from now on it is readable
+  // whenever one of its streams is.
+  void watch() noexcept RR_EXCLUDES(mutex_);
+
+  // The number of the program's instance is `epfd` now.
+  void renumber(int epfd) noexcept { epfd_.store(epfd, std::memory_order_relaxed); }
+  // In the child of a fork: the streams are the parent's. Hides the inner instance, which the child's
+  // copy of the program's instance still holds.
+  void after_fork_child() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
+
+ private:
+  struct Item;
+  struct DirtyTag;
+  struct QueueTag;
+  using DirtyHook = boost::intrusive::list_base_hook<boost::intrusive::tag<DirtyTag>>;
+  using QueueHook = boost::intrusive::list_base_hook<boost::intrusive::tag<QueueTag>>;
+
+  // One stream that the program has put here.
+  struct Item final : Waiter, DirtyHook, QueueHook {
+    EpollSet* set = nullptr;
+    StreamPtr stream;
+    int fd = -1;  // the program's number
+    std::uint32_t mask = 0;
+    epoll_data_t data{};
+    bool disabled = false;       // EPOLLONESHOT has fired
+    bool dirty = false;          // on dirty_; guarded by dirty_mutex_
+    bool queued = false;         // on queue_
+    bool fresh = false;          // added, modified: report whatever is ready
+    std::uint64_t told_in = 0;   // the wait that it was last reported to
+    std::uint32_t kernel_bits = 0;  // what the inner instance said of the TCP socket
+    bool kernel_bits_old = false;   // and the program may have done something about it since
+    int kernel_fd = -1;             // in the inner instance, for
+    std::uint32_t kernel_mask = 0;  // these
+    int channel_fd = -1;            // in the inner instance
+    std::uint64_t channel_generation = 0;
+    // What was known at the last look: an edge is a difference.
+    std::uint64_t seen_arrivals = 0;
+    std::uint64_t seen_tcp_arrivals = 0;
+    std::uint64_t seen_blocked = 0;
+    short seen_ends = 0;
+  };
+  using Items = std::unordered_map<std::uint64_t, std::unique_ptr<Item>>;  // by Stream::id()
+
+  EpollSet(int epfd, const Calls& calls, int inner, int wake) noexcept;
+
+  int collect(std::uint64_t wait, epoll_event* out, int max) noexcept RR_REQUIRES(mutex_);
+  bool look(Item& item, epoll_event& out, bool consume) noexcept RR_REQUIRES(mutex_);
+  std::uint32_t kernel_says(Item& item, const Stream::PollPlan& plan, bool edge,
+                            bool consume) noexcept
+      RR_REQUIRES(mutex_);
+  void watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
+  void watch_channel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
+  void give_to_kernel(Item& item) noexcept RR_REQUIRES(mutex_);
+  void erase(Item& item) noexcept RR_REQUIRES(mutex_);
+  void enqueue(Item& item) noexcept RR_REQUIRES(mutex_);
+  void take_dirty() noexcept RR_REQUIRES(mutex_);
+  void settle() noexcept RR_REQUIRES(mutex_);
+  void changed(Item& item) noexcept RR_REQUIRES(mutex_);
+  void take_inner() noexcept RR_REQUIRES(mutex_);
+  Item* find(int fd) noexcept RR_REQUIRES(mutex_);
+  bool hide_inner(epoll_event* events, int& count) noexcept;
+  int sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask);
+  void wake() noexcept;
+  static void on_news(Waiter& waiter) noexcept;
+
+  std::atomic<int> epfd_;
+  const Calls calls_;
+  int inner_;
+  int wake_;
+  std::atomic<bool> foreign_{false};
+
+  Mutex mutex_;
+  Items items_ RR_GUARDED_BY(mutex_);
+  std::unordered_map<int, Item*> by_number_ RR_GUARDED_BY(mutex_);
+  std::uint64_t waits_ RR_GUARDED_BY(mutex_) = 0;
+  boost::intrusive::list<Item, boost::intrusive::base_hook<QueueHook>> queue_
+      RR_GUARDED_BY(mutex_);
+  bool watched_ RR_GUARDED_BY(mutex_) = false;
+  bool kernel_first_ RR_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> look_inside_{false};  // the inner instance may have something to say
+
+  Mutex dirty_mutex_;  // taken with streams' locks held; see mutex.h
+  boost::intrusive::list<Item, boost::intrusive::base_hook<DirtyHook>> dirty_
+      RR_GUARDED_BY(dirty_mutex_);
+  unsigned sleepers_ RR_GUARDED_BY(dirty_mutex_) = 0;
+  bool always_wake_ RR_GUARDED_BY(dirty_mutex_) = false;
+};
+
+}  // namespace ringroad

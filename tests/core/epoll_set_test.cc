@@ -1,0 +1,282 @@
+// An epoll instance's streams: what a wait reports, and threads that do everything at once. The kernel's
+// semantics, event by event, are held against the kernel in tests/preload.
+#include "rsocket-core/epoll_set.h"
+
+#include <sys/eventfd.h>
+
+#include <map>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "rsocket-core/sys.h"
+#include "tests/core/stream_pair.h"
+
+namespace ringroad::test {
+namespace {
+
+constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+
+EpollSet::Calls libc_calls() {
+  EpollSet::Calls calls;
+  calls.pwait = ::epoll_pwait;
+  calls.pwait2 = ::epoll_pwait2;
+  return calls;
+}
+
+epoll_event event_of(std::uint32_t mask, std::uint64_t data) {
+  epoll_event event{};
+  event.events = mask;
+  event.data.u64 = data;
+  return event;
+}
+
+struct Instance {
+  Instance() : set(EpollSet::create(fd, libc_calls())) {}
+  ~Instance() {
+    set.reset();
+    ::close(fd);
+  }
+  // What is ready now: data and events.
+  std::map<std::uint64_t, std::uint32_t> ready(int max = 16, std::int64_t deadline_ns = 0) {
+    std::vector<epoll_event> events(static_cast<std::size_t>(max));
+    const int n = set->wait(fd, events.data(), max, deadline_ns, nullptr);
+    std::map<std::uint64_t, std::uint32_t> out;
+    for (int i = 0; i < n; ++i) {
+      out[events[static_cast<std::size_t>(i)].data.u64] = events[static_cast<std::size_t>(i)].events;
+    }
+    EXPECT_EQ(out.size(), static_cast<std::size_t>(std::max(n, 0))) << "an event twice";
+    return out;
+  }
+
+  const int fd = ::epoll_create1(EPOLL_CLOEXEC);
+  std::shared_ptr<EpollSet> set;
+};
+
+using Ready = std::map<std::uint64_t, std::uint32_t>;
+
+TEST(EpollSet, AnInstanceThatIsNoneIsRefusedAsByTheKernel) {
+  EXPECT_EQ(EpollSet::create(5000, libc_calls()), nullptr);
+  EXPECT_EQ(errno, EBADF);
+  const int event = ::eventfd(0, EFD_CLOEXEC);
+  EXPECT_EQ(EpollSet::create(event, libc_calls()), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  ::close(event);
+}
+
+TEST(EpollSet, ReportsAStreamOnTcpAndOnItsChannelAlike) {
+  StreamPair p;
+  Instance instance;
+  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 7), false), 0);
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_EQ(2, send_text(*p.a, "ab"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{7, EPOLLIN}}));
+  p.promote();
+  EXPECT_EQ(instance.ready(), Ready({{7, EPOLLIN}})) << "what is left on TCP";
+  EXPECT_EQ("ab", recv_text(*p.b, 10));
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_EQ(2, send_text(*p.a, "cd"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{7, EPOLLIN}}));
+  EXPECT_EQ("c", recv_text(*p.b, 1));
+  EXPECT_EQ(instance.ready(), Ready({{7, EPOLLIN}}));
+  EXPECT_EQ("d", recv_text(*p.b, 1));
+  EXPECT_EQ(instance.ready(), Ready());
+}
+
+TEST(EpollSet, AnEdgeIsNotLostWhileTheCarrierChanges) {
+  for (int at = 0; at < 3; ++at) {
+    StreamPair p;
+    Instance instance;
+    ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | EPOLLET, 1), false), 0);
+    EXPECT_EQ(1, send_text(*p.a, "a"));
+    EXPECT_EQ(instance.ready(16, kForever), Ready({{1, EPOLLIN}}));
+    if (at == 0) recv_text(*p.b, 10);
+    p.promote();
+    instance.ready();
+    if (at == 1) recv_text(*p.b, 10);
+    instance.ready();
+    EXPECT_EQ(1, send_text(*p.a, "b"));
+    EXPECT_EQ(instance.ready(16, sys::now_ns() + 2'000'000'000), Ready({{1, EPOLLIN}})) << at;
+    EXPECT_EQ(instance.ready(), Ready()) << at;
+  }
+}
+
+TEST(EpollSet, RoomIsAnEdgeForWhoFoundNone) {
+  StreamPair p(4096);
+  p.promote();
+  Instance instance;
+  ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(EPOLLOUT | EPOLLET, 1), false), 0);
+  EXPECT_EQ(instance.ready(), Ready({{1, EPOLLOUT}}));
+  while (send_text(*p.a, std::string(1000, 'x')) > 0) {
+  }
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_EQ(4096U, recv_text(*p.b, 5000).size());
+  EXPECT_EQ(instance.ready(16, sys::now_ns() + 2'000'000'000), Ready({{1, EPOLLOUT}}));
+  EXPECT_EQ(instance.ready(), Ready());
+}
+
+TEST(EpollSet, AStreamThatIsTheKernelsForGoodMovesToTheKernel) {
+  StreamPair p;
+  Instance instance;
+  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  EXPECT_TRUE(p.b->pin(Reason::kFork, 0));
+  instance.set->hand_back();
+  EXPECT_FALSE(instance.set->has(p.b_fd));
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  epoll_event event{};
+  ASSERT_EQ(1, ::epoll_wait(instance.fd, &event, 1, 2000));
+  EXPECT_EQ(event.data.u64, 3U);
+}
+
+TEST(EpollSet, AStreamIsForgottenWhenItIsClosed) {
+  StreamPair p;
+  p.promote();
+  Instance instance;
+  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  instance.set->forget(*p.b);
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_EQ(instance.set->modify(p.b_fd, event_of(EPOLLIN, 3)), ENOENT);
+  EXPECT_TRUE(p.b->waiters().empty());
+}
+
+TEST(EpollSet, WakesItsSleeperAndNobodyForNothing) {
+  StreamPair p;
+  p.promote();
+  Instance instance;
+  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  const std::int64_t began = sys::now_ns();
+  EXPECT_EQ(instance.ready(16, began + 100'000'000), Ready());
+  EXPECT_GE(sys::now_ns() - began, 100'000'000);
+  std::thread sender([&] {
+    while (p.b->waiters().empty()) std::this_thread::yield();
+    EXPECT_EQ(1, send_text(*p.a, "x"));
+  });
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{3, EPOLLIN}}));
+  sender.join();
+}
+
+// Two threads wait and read, one sends on every connection, one adds, modifies and removes, one does
+// the agents' work: every byte arrives once, and nobody sleeps over one.
+void run_crowd(std::uint32_t mode, unsigned seed) {
+  constexpr std::size_t kPairs = 6;
+  constexpr int kRounds = 1500;
+  Instance instance;
+  std::vector<std::unique_ptr<StreamPair>> pairs;
+  for (std::size_t i = 0; i < kPairs; ++i) {
+    pairs.push_back(std::make_unique<StreamPair>(4096));
+    // An id of its own: pairs number theirs alike.
+    auto& p = *pairs.back();
+    StreamConfig config = p.b->config();
+    p.b = std::make_shared<Stream>(&p.host, nullptr, 100 + i, p.b_fd, StreamRole::kAccept,
+                                   p.b->tuple(), config, true);
+    p.start();
+    ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | mode, i), false), 0);
+  }
+  std::atomic<bool> over{false};
+  std::vector<std::atomic<std::uint64_t>> received(kPairs);
+  std::vector<std::unique_ptr<Mutex>> reading;
+  for (std::size_t i = 0; i < kPairs; ++i) reading.push_back(std::make_unique<Mutex>());
+  const auto waiter = [&] {
+    while (!over) {
+      epoll_event events[4];
+      const int n = instance.set->wait(instance.fd, events, 4, sys::now_ns() + 50'000'000, nullptr);
+      for (int i = 0; i < n; ++i) {
+        const auto which = static_cast<std::size_t>(events[i].data.u64);
+        MutexLock lock(*reading[which]);
+        char buffer[512];
+        iovec iov{buffer, sizeof buffer};
+        for (ssize_t got; (got = pairs[which]->b->recv(&iov, 1, 0)) > 0;) {
+          received[which] += static_cast<std::uint64_t>(got);
+        }
+        if ((mode & EPOLLONESHOT) != 0) {
+          instance.set->modify(pairs[which]->b_fd, event_of(EPOLLIN | mode, which));
+        }
+      }
+    }
+  };
+  std::thread agent([&] {
+    while (!over) {
+      for (auto& p : pairs) {
+        p->a->service();
+        p->b->service();
+      }
+      ::poll(nullptr, 0, 1);
+    }
+  });
+  std::thread first(waiter);
+  std::thread second(waiter);
+  std::thread meddler([&] {
+    std::mt19937 random(seed);
+    while (!over) {
+      const std::size_t i = random() % kPairs;
+      const int fd = pairs[i]->b_fd;
+      switch (random() % 3) {
+        case 0:
+          instance.set->modify(fd, event_of(EPOLLIN | mode, i));
+          break;
+        case 1:
+          if (instance.set->remove(fd) == 0) {
+            EXPECT_EQ(instance.set->add(pairs[i]->b, fd, event_of(EPOLLIN | mode, i), false), 0);
+          }
+          break;
+        default:
+          instance.set->watch();
+      }
+      ::poll(nullptr, 0, 1);
+    }
+  });
+  std::mt19937 random(seed + 1);
+  std::vector<std::uint64_t> sent(kPairs);
+  for (int round = 0; round < kRounds; ++round) {
+    if (round == kRounds / 3) {
+      for (auto& p : pairs) p->channels_up();
+    }
+    const std::size_t i = random() % kPairs;
+    const ssize_t n = send_text(*pairs[i]->a, std::string(1 + random() % 200, 'x'));
+    if (n > 0) sent[i] += static_cast<std::uint64_t>(n);
+    if (n < 0) std::this_thread::yield();
+  }
+  for (std::size_t i = 0; i < kPairs; ++i) {
+    const auto done = [&] {
+      return received[i] == sent[i] && pairs[i]->b->state() == State::kOnChannel;
+    };
+    for (int patience = 0; patience < 5000 && !done(); ++patience) ::poll(nullptr, 0, 1);
+    EXPECT_EQ(received[i], sent[i]) << "connection " << i;
+    EXPECT_STREQ(state_name(pairs[i]->b->state()), "ON_CHANNEL") << "connection " << i;
+  }
+  over = true;
+  for (std::thread* thread : {&agent, &first, &second, &meddler}) thread->join();
+  for (auto& p : pairs) instance.set->forget(*p->b);
+}
+
+TEST(EpollSet, LosesNoEventInACrowdLevelTriggered) { run_crowd(0, 1); }
+TEST(EpollSet, LosesNoEventInACrowdEdgeTriggered) { run_crowd(EPOLLET, 2); }
+TEST(EpollSet, LosesNoEventInACrowdOneShot) { run_crowd(EPOLLET | EPOLLONESHOT, 3); }
+
+TEST(EpollSet, ClosingRacesWaiting) {
+  Instance instance;
+  std::atomic<bool> over{false};
+  std::thread waiter([&] {
+    while (!over) {
+      epoll_event events[4];
+      instance.set->wait(instance.fd, events, 4, sys::now_ns() + 20'000'000, nullptr);
+    }
+  });
+  for (int i = 0; i < 60; ++i) {
+    StreamPair p;
+    p.promote();
+    const StreamPtr b = p.b;
+    ASSERT_EQ(instance.set->add(b, p.b_fd, event_of(EPOLLIN, 1), false), 0);
+    std::thread sender([&] { send_text(*p.a, "x"); });
+    instance.set->forget(*b);
+    b->close_by_program(true);
+    ::close(std::exchange(p.b_fd, -1));
+    sender.join();
+  }
+  over = true;
+  waiter.join();
+}
+
+}  // namespace
+}  // namespace ringroad::test

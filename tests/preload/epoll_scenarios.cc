@@ -1,0 +1,657 @@
+// epoll over a channel: what epoll_ctl(2) and epoll_wait(2) answer, event by event.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/select.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <vector>
+
+#include "tests/preload/actor.h"
+
+namespace ringroad::test {
+namespace {
+
+constexpr int kSoon = 2000;
+constexpr std::uint64_t kTag = 0x1122334455667788;
+
+int change(Actor& a, const char* what, int epoll, int op, int fd, std::uint32_t events,
+           std::uint64_t data = kTag) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = data;
+  return static_cast<int>(a.result(what, ::epoll_ctl(epoll, op, fd, &event)));
+}
+
+int add(Actor& a, int epoll, int fd, std::uint32_t events, std::uint64_t data = kTag) {
+  return change(a, "add", epoll, EPOLL_CTL_ADD, fd, events, data);
+}
+int modify(Actor& a, int epoll, int fd, std::uint32_t events, std::uint64_t data = kTag) {
+  return change(a, "mod", epoll, EPOLL_CTL_MOD, fd, events, data);
+}
+int remove(Actor& a, int epoll, int fd) {
+  return change(a, "del", epoll, EPOLL_CTL_DEL, fd, 0);
+}
+
+// One wait: how many, and each event with its data, in the order of the data.
+int wait(Actor& a, int epoll, int timeout_ms, int max = 8) {
+  std::vector<epoll_event> events(static_cast<std::size_t>(max));
+  errno = 0;
+  const int n = ::epoll_wait(epoll, events.data(), max, timeout_ms);
+  std::string line;
+  if (n > 0) {
+    std::sort(events.begin(), events.begin() + n, [](const epoll_event& x, const epoll_event& y) {
+      return x.data.u64 < y.data.u64;
+    });
+    for (int i = 0; i < n; ++i) {
+      line += " " + poll_names(static_cast<short>(events[static_cast<std::size_t>(i)].events));
+      if (events[static_cast<std::size_t>(i)].data.u64 != kTag) {
+        line += "@" + std::to_string(events[static_cast<std::size_t>(i)].data.u64);
+      }
+    }
+  }
+  if (n < 0) line = std::string(" ") + strerrorname_np(errno);
+  a.log("wait = %d:%s", n, line.c_str());
+  return n;
+}
+
+int make() { return ::epoll_create1(EPOLL_CLOEXEC); }
+
+// Several connections at once, told apart by their place.
+std::vector<int> streams(Actor& a, int count) {
+  std::vector<int> out;
+  for (int i = 0; i < count; ++i) out.push_back(a.stream());
+  return out;
+}
+
+}  // namespace
+
+SCENARIO(epoll_level_reports_until_it_is_read, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] { add(a, epoll, fd, EPOLLIN); wait(a, epoll, 0); });
+  a.client([&] { a.send(fd, "abc"); });
+  a.server([&] {
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 0);
+    a.recv(fd, 1);
+    wait(a, epoll, 0);
+    a.recv(fd, 9);
+    wait(a, epoll, 0);
+    wait(a, epoll, 20);
+  });
+  a.client([&] { a.send(fd, "d"); });
+  a.server([&] { wait(a, epoll, kSoon); a.recv(fd, 9); wait(a, epoll, 0); });
+}
+
+SCENARIO(epoll_edge_reports_each_arrival_once, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] { add(a, epoll, fd, EPOLLIN | EPOLLET); wait(a, epoll, 0); });
+  a.client([&] { a.send(fd, "abc"); });
+  a.server([&] {
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 0);
+    a.recv(fd, 1);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fd, "d"); });
+  a.server([&] { wait(a, epoll, kSoon); wait(a, epoll, 0); a.recv(fd, 9); wait(a, epoll, 20); });
+  a.client([&] { a.send(fd, "e"); });
+  a.server([&] { a.settle(fd, POLLIN, POLLIN); a.recv(fd, 9); wait(a, epoll, 0); });
+}
+
+SCENARIO(epoll_edge_tells_all_that_holds, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fd, "abc"); });
+  a.server([&] { wait(a, epoll, kSoon); wait(a, epoll, 0); a.recv(fd, 9); wait(a, epoll, 0); });
+}
+
+SCENARIO(epoll_idle_and_writable_wakes_once, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLOUT | EPOLLET);
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 200);
+  });
+}
+
+SCENARIO(epoll_writable_again_after_it_was_full, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  std::size_t sent = 0;
+  a.server([&] {
+    add(a, epoll, fd, EPOLLOUT | EPOLLET);
+    wait(a, epoll, kSoon);
+    a.set_nonblocking(fd);
+    const std::string piece(16384, 'x');
+    ssize_t n;
+    while ((n = ::send(fd, piece.data(), piece.size(), MSG_NOSIGNAL)) > 0) sent += std::size_t(n);
+    a.log("full: %s", strerrorname_np(errno));
+    wait(a, epoll, 0);
+  });
+  a.client([&] {
+    // Until the other side has nothing more on the way.
+    a.set_timeout(fd, SO_RCVTIMEO, 200);
+    char buffer[65536];
+    while (::recv(fd, buffer, sizeof buffer, 0) > 0) {
+    }
+  });
+  a.server([&] { wait(a, epoll, kSoon); wait(a, epoll, 20); a.log("sent something %d", sent > 0); });
+}
+
+SCENARIO(epoll_level_writable_is_reported_every_time, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN | EPOLLOUT);
+    for (int i = 0; i < 3; ++i) wait(a, epoll, 0);
+    modify(a, epoll, fd, EPOLLIN);
+    wait(a, epoll, 0);
+    modify(a, epoll, fd, EPOLLOUT);
+    wait(a, epoll, 0);
+  });
+}
+
+SCENARIO(epoll_oneshot_fires_once_for_each_mod, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] { add(a, epoll, fd, EPOLLIN | EPOLLONESHOT); });
+  a.client([&] { a.send(fd, "abc"); });
+  a.server([&] { wait(a, epoll, kSoon); wait(a, epoll, 100); });
+  a.client([&] { a.send(fd, "def"); });
+  a.server([&] {
+    wait(a, epoll, 50);
+    modify(a, epoll, fd, EPOLLIN | EPOLLONESHOT, 5);
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 0);
+    modify(a, epoll, fd, EPOLLIN | EPOLLET | EPOLLRDHUP | EPOLLONESHOT);
+    wait(a, epoll, kSoon);
+    a.recv(fd, 99);
+    modify(a, epoll, fd, EPOLLIN | EPOLLET | EPOLLRDHUP | EPOLLONESHOT);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.shutdown(fd, SHUT_WR); });
+  a.server([&] { wait(a, epoll, kSoon); wait(a, epoll, 20); });
+}
+
+SCENARIO(epoll_mod_with_the_same_mask_reports_again, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN | EPOLLOUT | EPOLLET);
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 0);
+    for (int i = 0; i < 3; ++i) {
+      modify(a, epoll, fd, EPOLLIN | EPOLLOUT | EPOLLET);
+      wait(a, epoll, 0);
+    }
+  });
+  a.client([&] { a.send(fd, "abc"); });
+  a.server([&] {
+    wait(a, epoll, kSoon);
+    modify(a, epoll, fd, EPOLLIN | EPOLLET, 9);
+    wait(a, epoll, 0);
+    wait(a, epoll, 0);
+  });
+}
+
+SCENARIO(epoll_errors_are_the_kernels, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    modify(a, epoll, fd, EPOLLIN);
+    remove(a, epoll, fd);
+    add(a, epoll, fd, EPOLLIN);
+    add(a, epoll, fd, EPOLLIN);
+    change(a, "no operation", epoll, 77, fd, EPOLLIN);
+    a.result("no event", ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, nullptr));
+    change(a, "not an instance", fd, EPOLL_CTL_ADD, fd, EPOLLIN);
+    change(a, "not an instance", 0, EPOLL_CTL_ADD, fd, EPOLLIN);
+    change(a, "nothing open", 5000, EPOLL_CTL_ADD, fd, EPOLLIN);
+    change(a, "itself", epoll, EPOLL_CTL_ADD, epoll, EPOLLIN);
+    modify(a, epoll, fd, EPOLLIN | EPOLLEXCLUSIVE);
+    remove(a, epoll, fd);
+    remove(a, epoll, fd);
+    add(a, epoll, fd, EPOLLIN | EPOLLONESHOT | EPOLLEXCLUSIVE);
+    add(a, epoll, fd, EPOLLIN | EPOLLEXCLUSIVE);
+    modify(a, epoll, fd, EPOLLIN);
+    epoll_event events[4];
+    a.result("max 0", ::epoll_wait(epoll, events, 0, 0));
+    volatile int negative = -1;
+    a.result("max -1", ::epoll_wait(epoll, events, negative, 0));
+    a.result("wait on a stream", ::epoll_wait(fd, events, 4, 0));
+  });
+}
+
+SCENARIO(epoll_end_of_the_peer, kStaysOnChannel) {
+  const auto fds = streams(a, 2);
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fds[0], EPOLLIN | EPOLLRDHUP, 0);
+    add(a, epoll, fds[1], EPOLLIN | EPOLLRDHUP | EPOLLET, 1);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fds[0], "x"); a.send(fds[1], "y"); });
+  a.server([&] { a.settle(fds[0], POLLIN, POLLIN); a.settle(fds[1], POLLIN, POLLIN); wait(a, epoll, kSoon); });
+  a.client([&] { a.shutdown(fds[0], SHUT_WR); a.shutdown(fds[1], SHUT_WR); });
+  a.server([&] {
+    a.settle(fds[0], POLLRDHUP, POLLRDHUP);
+    a.settle(fds[1], POLLRDHUP, POLLRDHUP);
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 0);
+    for (const int fd : fds) a.recv(fd, 9);
+    wait(a, epoll, 0);
+    for (const int fd : fds) a.recv(fd, 9);
+    wait(a, epoll, 0);
+    for (const int fd : fds) a.shutdown(fd, SHUT_WR);
+  });
+}
+
+SCENARIO(epoll_own_shutdown_from_elsewhere_wakes_the_waiter, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN | EPOLLRDHUP);
+    Thread waiter(a, [&] { wait(a, epoll, 5000); });
+    waiter.wait_asleep();
+    a.shutdown(fd, SHUT_RD);
+    waiter.join();
+    a.recv(fd, 4);
+  });
+}
+
+SCENARIO(epoll_close_takes_it_out, 0) {
+  const auto fds = streams(a, 3);
+  const int epoll = make();
+  a.client([&] { for (const int fd : fds) a.send(fd, "x"); });
+  a.server([&] {
+    for (std::size_t i = 0; i < fds.size(); ++i) {
+      a.settle(fds[i], POLLIN, POLLIN);
+      add(a, epoll, fds[i], EPOLLIN, i);
+    }
+    wait(a, epoll, kSoon);
+    a.recv(fds[0], 9);
+    a.close(fds[0]);
+    wait(a, epoll, 0);
+    a.recv(fds[1], 9);
+    const int devnull = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ::dup2(devnull, fds[1]);  // an implicit close
+    ::close(devnull);
+    wait(a, epoll, 0);
+    remove(a, epoll, fds[1]);
+  });
+}
+
+SCENARIO(epoll_a_number_used_again_has_no_past, 0) {
+  const int first = a.stream();
+  const int epoll = make();
+  a.server([&] { add(a, epoll, first, EPOLLIN | EPOLLOUT, 1); a.close(first); });
+  const int second = a.stream();
+  a.server([&] {
+    a.log("the same number %d", first == second);
+    wait(a, epoll, 0);
+    modify(a, epoll, second, EPOLLIN);
+    add(a, epoll, second, EPOLLIN, 2);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(second, "x"); });
+  a.server([&] { wait(a, epoll, kSoon); });
+}
+
+SCENARIO(epoll_a_duplicate_keeps_it_in, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  int copy = -1;
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN);
+    copy = ::dup(fd);
+    a.close(fd);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    wait(a, epoll, kSoon);
+    a.recv(copy, 9);
+    wait(a, epoll, 0);
+    a.close(copy);
+    wait(a, epoll, 0);
+  });
+}
+
+SCENARIO(epoll_under_two_numbers, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    const int copy = ::dup(fd);
+    add(a, epoll, fd, EPOLLIN, 1);
+    add(a, epoll, copy, EPOLLOUT, 2);
+    wait(a, epoll, kSoon);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] { a.settle(fd, POLLIN, POLLIN); wait(a, epoll, kSoon); });
+}
+
+SCENARIO(epoll_a_duplicate_of_the_instance, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN);
+    const int copy = ::dup(epoll);
+    ::close(epoll);
+    wait(a, copy, 0);
+    modify(a, copy, fd, EPOLLOUT, 7);
+    wait(a, copy, kSoon);
+    wait(a, epoll, 0);
+  });
+}
+
+SCENARIO(epoll_in_two_instances, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int level = make();
+  const int edge = make();
+  a.server([&] { add(a, level, fd, EPOLLIN, 1); add(a, edge, fd, EPOLLIN | EPOLLET, 2); });
+  for (int round = 0; round < 3; ++round) {
+    a.client([&] { a.send(fd, "x"); });
+    a.server([&] {
+      wait(a, level, kSoon);
+      wait(a, edge, kSoon);
+      wait(a, level, 0);
+      wait(a, edge, 0);
+      a.recv(fd, 9);
+      wait(a, level, 0);
+      wait(a, edge, 0);
+    });
+  }
+}
+
+SCENARIO(epoll_inside_epoll, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int inner = make();
+  const int outer = make();
+  a.server([&] { add(a, outer, inner, EPOLLIN, 1); add(a, inner, fd, EPOLLIN, 2); wait(a, outer, 0); });
+  a.client([&] { a.send(fd, "xy"); });
+  a.server([&] {
+    wait(a, outer, kSoon);
+    wait(a, outer, 0);
+    wait(a, inner, 0);
+    wait(a, outer, 0);
+    a.recv(fd, 1);
+    wait(a, outer, 0);
+    wait(a, inner, 0);
+    a.recv(fd, 1);
+    wait(a, inner, 0);
+    wait(a, outer, 0);
+  });
+  a.client([&] { a.send(fd, "z"); });
+  a.server([&] { wait(a, outer, kSoon); wait(a, inner, 0); a.recv(fd, 9); });
+}
+
+SCENARIO(epoll_put_inside_another_afterwards, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int inner = make();
+  const int outer = make();
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    add(a, inner, fd, EPOLLIN, 2);
+    wait(a, inner, kSoon);
+    add(a, outer, inner, EPOLLIN, 1);
+    wait(a, outer, 0);
+    a.recv(fd, 9);
+    wait(a, inner, 0);
+    wait(a, outer, 0);
+  });
+}
+
+SCENARIO(epoll_inside_poll, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] { add(a, epoll, fd, EPOLLIN); a.poll(epoll, POLLIN); });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.poll(epoll, POLLIN, kSoon);
+    wait(a, epoll, 0);
+    a.poll(epoll, POLLIN);
+    a.recv(fd, 9);
+    wait(a, epoll, 0);
+    a.poll(epoll, POLLIN);
+  });
+  a.client([&] { a.send(fd, "y"); });
+  a.server([&] {
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(epoll, &in);
+    timeval soon{2, 0};
+    a.result("select", ::select(epoll + 1, &in, nullptr, nullptr, &soon));
+    wait(a, epoll, 0);
+  });
+}
+
+SCENARIO(epoll_is_fair_to_all_when_one_event_is_taken_at_a_time, 0) {
+  const auto fds = streams(a, 4);
+  int events[2] = {-1, -1};
+  const int epoll = make();
+  a.client([&] { for (const int fd : fds) a.send(fd, "x"); });
+  a.server([&] {
+    for (std::size_t i = 0; i < fds.size(); ++i) {
+      a.settle(fds[i], POLLIN, POLLIN);
+      add(a, epoll, fds[i], EPOLLIN, i);
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      events[i] = ::eventfd(1, EFD_CLOEXEC);
+      add(a, epoll, events[i], EPOLLIN, fds.size() + i);
+    }
+    int counts[6] = {};
+    for (int i = 0; i < 600; ++i) {
+      epoll_event event{};
+      if (::epoll_wait(epoll, &event, 1, 0) == 1 && event.data.u64 < 6) ++counts[event.data.u64];
+    }
+    for (const int count : counts) a.log("its share %d", count >= 50 && count <= 200);
+  });
+}
+
+SCENARIO(epoll_reports_no_more_than_asked_and_loses_none, kStaysOnChannel) {
+  const auto fds = streams(a, 6);
+  const int epoll = make();
+  a.server([&] {
+    for (std::size_t i = 0; i < fds.size(); ++i) add(a, epoll, fds[i], EPOLLIN | EPOLLET, i);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { for (const int fd : fds) a.send(fd, "x"); });
+  a.server([&] {
+    for (const int fd : fds) a.settle(fd, POLLIN, POLLIN);
+    int seen = 0;
+    unsigned which = 0;
+    for (int i = 0; i < 3; ++i) {
+      epoll_event events[2];
+      const int n = ::epoll_wait(epoll, events, 2, kSoon);
+      seen += n;
+      for (int k = 0; k < n; ++k) which |= 1U << events[k].data.u64;
+    }
+    a.log("seen %d, which %x", seen, which);
+    wait(a, epoll, 0);
+  });
+}
+
+SCENARIO(epoll_mixes_streams_with_what_is_the_kernels, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  const int other = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  int pipes[2] = {-1, -1};
+  a.server([&] {
+    a.result("pipe", ::pipe(pipes));
+    add(a, epoll, other, EPOLLIN | EPOLLET, 1);
+    add(a, epoll, fd, EPOLLIN, 2);
+    add(a, epoll, pipes[0], EPOLLIN, 3);
+    wait(a, epoll, 0);
+    const std::uint64_t one = 1;
+    a.result("event", ::write(other, &one, sizeof one));
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 0);
+    modify(a, epoll, other, EPOLLIN | EPOLLET, 4);  // of a readable one: it is reported again
+    wait(a, epoll, kSoon);
+    a.result("pipe write", ::write(pipes[1], "p", 1));
+    wait(a, epoll, kSoon);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] { a.settle(fd, POLLIN, POLLIN); wait(a, epoll, kSoon); });
+}
+
+SCENARIO(epoll_times_out_when_it_should, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN);
+    a.timed(0, [&] { wait(a, epoll, 0); });
+    a.timed(150, [&] { wait(a, epoll, 150); });
+    epoll_event events[2];
+    const timespec timeout{0, 120'000'000};
+    a.timed(120, [&] { a.result("pwait2", ::epoll_pwait2(epoll, events, 2, &timeout, nullptr)); });
+    const timespec wrong{0, 1'000'000'000};
+    a.result("pwait2", ::epoll_pwait2(epoll, events, 2, &wrong, nullptr));
+  });
+}
+
+SCENARIO(epoll_a_signal_interrupts, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    count_signal(SIGUSR1, true);  // SA_RESTART changes nothing: signal(7)
+    add(a, epoll, fd, EPOLLIN);
+    Thread waiter(a, [&] { wait(a, epoll, 5000); });
+    waiter.wait_asleep();
+    waiter.signal(SIGUSR1);
+    waiter.join();
+    a.log("signals %d", signals_seen());
+  });
+}
+
+SCENARIO(epoll_pwait_has_its_mask_while_it_waits, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    count_signal(SIGUSR1, false);
+    add(a, epoll, fd, EPOLLIN);
+    sigset_t blocked;
+    sigset_t none;
+    sigemptyset(&none);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+    ::raise(SIGUSR1);
+    a.log("signals %d", signals_seen());
+    epoll_event events[2];
+    a.result("pwait", ::epoll_pwait(epoll, events, 2, 1000, &none));
+    a.log("signals %d", signals_seen());
+    ::raise(SIGUSR1);
+    a.result("pwait", ::epoll_pwait(epoll, events, 2, 20, &blocked));
+    a.log("signals %d", signals_seen());
+    pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  });
+}
+
+SCENARIO(epoll_many_threads_on_one_instance, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  constexpr int kThreads = 4;
+  std::atomic<int> woken{0};
+  std::vector<Thread> threads;
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN | EPOLLET | EPOLLONESHOT);
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back(a, [&] {
+        epoll_event event{};
+        if (::epoll_wait(epoll, &event, 1, 600) == 1) ++woken;
+      });
+    }
+    for (Thread& thread : threads) thread.wait_asleep();
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    for (Thread& thread : threads) thread.join();
+    a.log("woken %d", woken.load());
+    modify(a, epoll, fd, EPOLLIN | EPOLLET | EPOLLONESHOT);
+    wait(a, epoll, kSoon);
+  });
+}
+
+SCENARIO(epoll_changed_by_another_thread_during_the_wait, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN);
+    Thread first(a, [&] { wait(a, epoll, 5000); });
+    first.wait_asleep();
+    modify(a, epoll, fd, EPOLLIN | EPOLLOUT);
+    first.join();
+    remove(a, epoll, fd);
+    Thread second(a, [&] { wait(a, epoll, 5000); });
+    second.wait_asleep();
+    add(a, epoll, fd, EPOLLOUT, 3);
+    second.join();
+  });
+}
+
+SCENARIO(epoll_instance_is_closed_and_made_again, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    for (int i = 0; i < 3; ++i) {
+      const int epoll = make();
+      add(a, epoll, fd, EPOLLIN);
+      wait(a, epoll, kSoon);
+      a.result("close", ::close(epoll));
+    }
+    a.recv(fd, 9);
+  });
+}
+
+SCENARIO(epoll_reset_by_the_peer, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] { add(a, epoll, fd, EPOLLIN | EPOLLRDHUP); a.send(fd, "unread"); });
+  a.client([&] { a.settle(fd, POLLIN, POLLIN); a.close(fd); });
+  a.server([&] {
+    wait(a, epoll, kSoon);
+    a.error(fd);
+    a.recv(fd, 4);
+    wait(a, epoll, 0);
+  });
+}
+
+SCENARIO(epoll_before_and_after_fork, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN);
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    wait(a, epoll, kSoon);
+    modify(a, epoll, fd, EPOLLOUT, 4);
+    wait(a, epoll, 0);
+    remove(a, epoll, fd);
+    wait(a, epoll, 0);
+  });
+}
+
+}  // namespace ringroad::test
