@@ -60,7 +60,9 @@ class SocketRef {
                : nullptr;
   }
   // The epoll instance, or null.
-  EpollSet* epoll() const noexcept { return is(Socket::Kind::kEpoll) ? socket_->epoll.get() : nullptr; }
+  EpollSet* epoll() const noexcept {
+    return is(Socket::Kind::kEpoll) ? socket_->epoll.get() : nullptr;
+  }
   bool is(Socket::Kind kind) const noexcept {
     return socket_ != nullptr && socket_->kind.load(std::memory_order_acquire) == kind;
   }

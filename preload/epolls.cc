@@ -17,6 +17,9 @@ namespace {
 
 constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
 
+// How many sets there were when the number was last looked up among them.
+std::atomic<unsigned> looked_up[descriptors::kLimit];
+
 Mutex making_mutex;  // taken before
 Mutex sets_mutex;
 // Few, and each as long-lived as the program's instance.
@@ -44,6 +47,19 @@ std::vector<std::shared_ptr<EpollSet>> all_sets() noexcept {
   return out;
 }
 
+// Is `epfd` a duplicate, made before there was a set, of an instance that has one by now? Then it
+// is entered as such.
+std::shared_ptr<EpollSet> known_by_another_number(int epfd) noexcept {
+  if (EpollSet::made() == 0 || descriptors::managed(epfd)) return nullptr;
+  for (const auto& set : all_sets()) {
+    if (!set->is_in(epfd)) continue;
+    const SocketRef known = descriptors::find(set->number());
+    if (known.epoll() == set.get()) descriptors::add_number(epfd, known);
+    return set;
+  }
+  return nullptr;
+}
+
 // The set of the instance `epfd`, made if need be. Null with errno.
 std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
   MutexLock making(making_mutex);
@@ -51,6 +67,7 @@ std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
     const SocketRef there = descriptors::find(epfd);
     if (there.epoll() != nullptr) return there->epoll;
   }
+  if (auto set = known_by_another_number(epfd)) return set;
   EpollSet::Calls calls;
   calls.pwait = real().epoll_pwait;
   calls.pwait2 = real().epoll_pwait2;
@@ -71,8 +88,8 @@ std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
   return set;
 }
 
-// What the kernel has for `fd` in the instance `epfd`: the lines of /proc/self/fdinfo (proc(5)). -1: it
-// does not say, 0: nothing, 1: this.
+// What the kernel has for `fd` in the instance `epfd`: the lines of /proc/self/fdinfo (proc(5)).
+// -1: it does not say, 0: nothing, 1: this.
 int registration_of(int epfd, int fd, epoll_event& event) noexcept {
   char path[48];
   std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epfd);
@@ -93,8 +110,8 @@ int registration_of(int epfd, int fd, epoll_event& event) noexcept {
       int number = -1;
       unsigned events = 0;
       unsigned long long data = 0;
-      if (std::sscanf(line, "tfd: %d events: %x data: %llx", &number, &events, &data) != 3) continue;
-      if (number != fd) continue;
+      constexpr const char* kLine = "tfd: %d events: %x data: %llx";
+      if (std::sscanf(line, kLine, &number, &events, &data) != 3 || number != fd) continue;
       event.events = events;
       event.data.u64 = data;
       found = 1;
@@ -113,6 +130,7 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
   Stream& stream = *socket.stream();
   const bool wants_event = op == EPOLL_CTL_ADD || op == EPOLL_CTL_MOD;
   if (wants_event && event == nullptr) return false;
+  if (stream.in_epoll_sets().load(std::memory_order_relaxed) != 0) known_by_another_number(epfd);
   const SocketRef instance = descriptors::find(epfd);
   EpollSet* known = instance.epoll();
   int error = ENOENT;
@@ -177,6 +195,29 @@ void take_over(int fd, const StreamPtr& stream) noexcept {
 void forget(Stream& stream) noexcept {
   if (stream.in_epoll_sets().load(std::memory_order_relaxed) == 0) return;
   for (const auto& set : all_sets()) set->forget(stream);
+}
+
+bool holds_streams(int epfd) noexcept {
+  if (descriptors::managed(epfd)) return true;
+  const unsigned made = EpollSet::made();
+  if (made == 0 || epfd < 0 || epfd >= descriptors::kLimit ||
+      looked_up[epfd].load(std::memory_order_relaxed) == made) {
+    return false;
+  }
+  known_by_another_number(epfd);
+  looked_up[epfd].store(made, std::memory_order_relaxed);
+  return descriptors::managed(epfd);
+}
+
+bool found_inner(int epfd, epoll_event* events, int& count) noexcept {
+  const std::uint64_t tag = EpollSet::hide(events, count);
+  if (tag == 0) return false;
+  for (const auto& set : all_sets()) {
+    if (set->tag() != tag) continue;
+    set->has_news();
+    known_by_another_number(epfd);
+  }
+  return true;
 }
 
 void hand_back_all() noexcept {

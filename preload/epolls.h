@@ -14,6 +14,11 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
 void take_over(int fd, const StreamPtr& stream) noexcept;
 // The last number of the stream is about to be closed.
 void forget(Stream& stream) noexcept;
+// Whether a wait on `epfd` is the library's affair. Costs two loads where it is not.
+bool holds_streams(int epfd) noexcept;
+// After a wait of libc's on `epfd`, which knew of no stream there, that found `count` events: takes the
+// library's own event out, if it is among them. True: it was.
+bool found_inner(int epfd, epoll_event* events, int& count) noexcept;
 // Streams that are the kernel's for good go to it now: a child will need them there.
 void hand_back_all() noexcept;
 void after_fork_child() noexcept;

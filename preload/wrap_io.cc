@@ -76,16 +76,16 @@ Reason reason_for_flags(int flags) noexcept {
   return (flags & MSG_OOB) != 0 ? Reason::kOob : Reason::kDescriptorUse;
 }
 
-// What can be read at an offset without waiting for somebody. The rest is the kernel's business, and so
-// are errors.
+// What can be read at an offset without waiting for somebody. The rest is the kernel's business, and
+// so are errors.
 bool is_plain_file(int fd, const off_t* offset) noexcept {
   struct stat status;
   return sys::call(SYS_fstat, fd, &status) == 0 && S_ISREG(status.st_mode) &&
          (offset == nullptr || *offset >= 0);
 }
 
-// As sendfile(2). By way of a buffer: reading a file may sleep, which nobody may do over the ring, behind
-// the stream's lock.
+// As sendfile(2). By way of a buffer: reading a file may sleep, which nobody may do over the ring,
+// behind the stream's lock.
 ssize_t send_file(Stream& stream, int in, off_t* offset, size_t n) {
   constexpr std::size_t kPiece = 16 * 1024;
   char buffer[kPiece];

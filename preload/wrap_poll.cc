@@ -43,7 +43,9 @@ std::int64_t deadline_of(int timeout_ms) noexcept {
 bool deadline_of(const timespec* timeout, std::int64_t& deadline) noexcept {
   deadline = kForever;
   if (timeout == nullptr) return true;
-  if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) return false;
+  if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
+    return false;
+  }
   if (timeout->tv_sec >= kForever / 2'000'000'000) return true;
   const std::int64_t length = timeout->tv_sec * 1'000'000'000 + timeout->tv_nsec;
   deadline = length == 0 ? 0 : sys::now_ns() + length;
@@ -342,26 +344,65 @@ int rr_epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
   return result;
 }
 
-int rr_epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {
+namespace {
+
+// After a wait of the kernel's that found something. If that was only that the instance has got its
+// first stream meanwhile, the wait begins again, with its time-out.
+int after_kernel(int epfd, epoll_event* events, int found, int max, std::int64_t deadline,
+                 const sigset_t* mask) {
+  if (!epolls::found_inner(epfd, events, found) || found > 0) return found;
   const SocketRef instance = descriptors::find(epfd);
-  if (instance.epoll() == nullptr || events == nullptr || max <= 0) {
-    return real().epoll_pwait(epfd, events, max, timeout_ms, mask);
-  }
-  return instance.epoll()->wait(epfd, events, max, deadline_of(timeout_ms), mask);
+  if (instance.epoll() == nullptr) return 0;
+  return instance.epoll()->wait(epfd, events, max, deadline, mask);
 }
 
+}  // namespace
+
+namespace {
+
+// `in_kernel` is libc's call, `deadline` its time-out as CLOCK_MONOTONIC has it.
+template <typename Deadline, typename Wait>
+int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask,
+                    Deadline deadline, Wait in_kernel) {
+  while (!epolls::holds_streams(epfd)) {
+    int found;
+    {
+      const EpollSet::Outside outside;
+      // Perhaps it got its first stream just now, from somebody who did not see us come.
+      if (descriptors::managed(epfd)) continue;
+      found = in_kernel();
+    }
+    if (found <= 0 || EpollSet::made() == 0) return found;
+    return after_kernel(epfd, events, found, max, deadline(), mask);
+  }
+  const SocketRef instance = descriptors::find(epfd);
+  if (instance.epoll() == nullptr || events == nullptr || max <= 0) return in_kernel();
+  return instance.epoll()->wait(epfd, events, max, deadline(), mask);
+}
+
+}  // namespace
+
 int rr_epoll_wait(int epfd, epoll_event* events, int max, int timeout_ms) {
-  if (!descriptors::managed(epfd)) return real().epoll_wait(epfd, events, max, timeout_ms);
-  return rr_epoll_pwait(epfd, events, max, timeout_ms, nullptr);
+  return wait_for_events(
+      epfd, events, max, nullptr, [&] { return deadline_of(timeout_ms); },
+      [&] { return real().epoll_wait(epfd, events, max, timeout_ms); });
+}
+
+int rr_epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {
+  return wait_for_events(
+      epfd, events, max, mask, [&] { return deadline_of(timeout_ms); },
+      [&] { return real().epoll_pwait(epfd, events, max, timeout_ms, mask); });
 }
 
 int rr_epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout,
                     const sigset_t* mask) {
-  const SocketRef instance = descriptors::find(epfd);
-  std::int64_t deadline;
-  if (instance.epoll() == nullptr || events == nullptr || max <= 0 ||
-      !deadline_of(timeout, deadline)) {
-    return real().epoll_pwait2(epfd, events, max, timeout, mask);
-  }
-  return instance.epoll()->wait(epfd, events, max, deadline, mask);
+  const auto in_kernel = [&] { return real().epoll_pwait2(epfd, events, max, timeout, mask); };
+  std::int64_t unused;
+  if (!deadline_of(timeout, unused)) return in_kernel();
+  const auto deadline = [&] {
+    std::int64_t out;
+    deadline_of(timeout, out);
+    return out;
+  };
+  return wait_for_events(epfd, events, max, mask, deadline, in_kernel);
 }

@@ -33,7 +33,24 @@ int control(int instance, int op, int fd, std::uint32_t events, std::uint64_t da
   return sys::epoll_ctl(instance, op, fd, &event);
 }
 
+// A tag is random but for its low bits, so that no program's data is one.
+constexpr std::uint64_t kTagIndex = (1 << 16) - 1;
+
+std::uint64_t magic() noexcept {
+  static const std::uint64_t drawn = [] {
+    Nonce nonce{};
+    make_nonce(nonce);  // without randomness: a constant that is as unlikely
+    std::uint64_t value = 0x7e31'9bd4'52c6'0000;
+    for (std::size_t i = 0; i < sizeof value; ++i) value ^= std::uint64_t{nonce[i]} << (8 * i);
+    return value & ~kTagIndex;
+  }();
+  return drawn;
+}
+
 }  // namespace
+
+std::atomic<unsigned> EpollSet::made_{0};
+std::atomic<int> EpollSet::outside_{0};
 
 // ---- Life
 
@@ -45,7 +62,7 @@ std::shared_ptr<EpollSet> EpollSet::create(int epfd, const Calls& calls) noexcep
       std::shared_ptr<EpollSet> set(new EpollSet(epfd, calls, inner, wake));
       epoll_event event{};
       event.events = EPOLLIN | EPOLLET;
-      event.data.ptr = set.get();
+      event.data.u64 = set->tag();
       if (sys::epoll_ctl(epfd, EPOLL_CTL_ADD, inner, &event) == 0) return set;
       return nullptr;  // the set closes both
     } catch (const std::bad_alloc&) {
@@ -60,7 +77,22 @@ std::shared_ptr<EpollSet> EpollSet::create(int epfd, const Calls& calls) noexcep
 }
 
 EpollSet::EpollSet(int epfd, const Calls& calls, int inner, int wake) noexcept
-    : epfd_(epfd), calls_(calls), inner_(inner), wake_(wake) {}
+    : epfd_(epfd),
+      tag_(magic() | (made_.fetch_add(1, std::memory_order_relaxed) & kTagIndex)),
+      calls_(calls),
+      inner_(inner),
+      wake_(wake) {}
+
+std::uint64_t EpollSet::hide(epoll_event* events, int& count) noexcept {
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t tag = events[i].data.u64;
+    if ((tag & ~kTagIndex) != magic()) continue;
+    std::copy(events + i + 1, events + count, events + i);
+    --count;
+    return tag;
+  }
+  return 0;
+}
 
 EpollSet::~EpollSet() {
   const int saved = errno;
@@ -74,6 +106,7 @@ EpollSet::~EpollSet() {
 }
 
 void EpollSet::after_fork_child() noexcept {
+  outside_.store(0, std::memory_order_relaxed);
   mutex_.reset_after_fork();
   dirty_mutex_.reset_after_fork();
   foreign_.store(true);
@@ -84,6 +117,13 @@ void EpollSet::after_fork_child() noexcept {
   new (&dirty_) decltype(dirty_);
   sys::close_quietly(std::exchange(inner_, -1));
   sys::close_quietly(std::exchange(wake_, -1));
+}
+
+bool EpollSet::is_in(int epfd) const noexcept {
+  const int saved = errno;
+  const bool there = control(epfd, EPOLL_CTL_MOD, inner_, EPOLLIN | EPOLLET, tag_) == 0;
+  errno = saved;
+  return there;
 }
 
 // ---- epoll_ctl
@@ -214,13 +254,13 @@ void EpollSet::on_news(Waiter& waiter) noexcept {
     item.dirty = true;
     set.dirty_.push_back(item);
   }
-  if (set.sleepers_ > 0 || set.always_wake_) sys::signal_eventfd(set.wake_);
+  if (set.somebody_sleeps()) sys::signal_eventfd(set.wake_);
 }
 
 // Somebody who sleeps should look.
 void EpollSet::wake() noexcept {
   MutexLock lock(dirty_mutex_);
-  if (sleepers_ > 0 || always_wake_) sys::signal_eventfd(wake_);
+  if (somebody_sleeps()) sys::signal_eventfd(wake_);
 }
 
 void EpollSet::enqueue(Item& item) noexcept {
@@ -430,17 +470,6 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
 
 // ---- epoll_wait
 
-bool EpollSet::hide_inner(epoll_event* events, int& count) noexcept {
-  for (int i = 0; i < count; ++i) {
-    if (events[i].data.ptr != this) continue;
-    std::copy(events + i + 1, events + count, events + i);
-    --count;
-    look_inside_.store(true, std::memory_order_release);
-    return true;
-  }
-  return false;
-}
-
 // A real wait. As epoll_pwait2(2).
 int EpollSet::sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns,
                     const sigset_t* mask) {
@@ -505,7 +534,8 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       if (n == 0) return -1;
       m = 0;
     }
-    const bool news = hide_inner(out + n, m);
+    const bool news = hide(out + n, m) != 0;
+    if (news) has_news();
     n += m;
     if ((news || ours_most < max) && n < max && !foreign) {
       MutexLock lock(mutex_);

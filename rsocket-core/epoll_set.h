@@ -63,6 +63,25 @@ class EpollSet {
   // Streams that are the kernel's for good by now go to it.
   void hand_back() noexcept RR_EXCLUDES(mutex_);
 
+  // The inner instance's event, which no program may see, and which a wait that began before the set was
+  // made, or under a number that was never seen, may find. hide() takes it out of a wait's `count`
+  // events; its tag, or 0.
+  static unsigned made() noexcept { return made_.load(std::memory_order_relaxed); }
+  static std::uint64_t hide(epoll_event* events, int& count) noexcept;
+  std::uint64_t tag() const noexcept { return tag_; }
+  // hide() has found this one's.
+  void has_news() noexcept { look_inside_.store(true, std::memory_order_release); }
+
+  // A wait of the kernel's that knows of no set. While there is one, sets wake whoever sleeps in their
+  // instances even if they know of no sleeper.
+  class Outside {
+   public:
+    Outside() noexcept { outside_.fetch_add(1, std::memory_order_seq_cst); }
+    ~Outside() { outside_.fetch_sub(1, std::memory_order_relaxed); }
+    Outside(const Outside&) = delete;
+    Outside& operator=(const Outside&) = delete;
+  };
+
   // As epoll_pwait2(2) on the program's instance `epfd`. CLOCK_MONOTONIC; 0: do not sleep.
   int wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask)
       RR_EXCLUDES(mutex_);
@@ -70,8 +89,11 @@ class EpollSet {
   // whenever one of its streams is.
   void watch() noexcept RR_EXCLUDES(mutex_);
 
-  // The number of the program's instance is `epfd` now.
+  // The number of the program's instance; it may come to have another one.
+  int number() const noexcept { return epfd_.load(std::memory_order_relaxed); }
   void renumber(int epfd) noexcept { epfd_.store(epfd, std::memory_order_relaxed); }
+  // Whether `epfd` is a number of the same instance.
+  bool is_in(int epfd) const noexcept;
   // In the child of a fork: the streams are the parent's. Hides the inner instance, which the child's
   // copy of the program's instance still holds.
   void after_fork_child() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
@@ -126,12 +148,19 @@ class EpollSet {
   void changed(Item& item) noexcept RR_REQUIRES(mutex_);
   void take_inner() noexcept RR_REQUIRES(mutex_);
   Item* find(int fd) noexcept RR_REQUIRES(mutex_);
-  bool hide_inner(epoll_event* events, int& count) noexcept;
   int sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask);
   void wake() noexcept;
   static void on_news(Waiter& waiter) noexcept;
 
+  bool somebody_sleeps() const noexcept RR_REQUIRES(dirty_mutex_) {
+    return sleepers_ > 0 || always_wake_ || outside_.load(std::memory_order_seq_cst) > 0;
+  }
+
+  static std::atomic<unsigned> made_;
+  static std::atomic<int> outside_;
+
   std::atomic<int> epfd_;
+  const std::uint64_t tag_;
   const Calls calls_;
   int inner_;
   int wake_;

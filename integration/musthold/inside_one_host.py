@@ -26,6 +26,7 @@ THREADS = 64
 # Frames of the library's and nothing of the program's: a token, and at the end a RESUME, each way.
 FRAMES_BYTES = 64
 LATER = 19
+POOL = ("--thread-handling=pool-of-threads", "--thread-pool-size=2")
 PAGES_SHORT = ("prlimit", "--memlock=65536:65536", "setpriv", "--bounding-set=-ipc_lock",
                "--inh-caps=-ipc_lock")
 
@@ -76,8 +77,9 @@ def fixture_preload(host):
                                     **FROM_THE_FIRST | {"wait": '"25s"'}))
 
 
-def server_of(host, name, preload):
-    return host.server(name, support.prepared_data(), preload, ADDRESS, native_aio=False)
+def server_of(host, name, preload, options=()):
+    return host.server(name, support.prepared_data(), preload, ADDRESS, native_aio=False,
+                       options=options)
 
 
 @pytest.fixture(name="server", scope="module")
@@ -216,6 +218,20 @@ def test_a_stopped_client_is_not_taken_for_a_dead_one(host, server, preload, tmp
     assert len(host.on_channel(server.pid)) == 8
     os.kill(run.pid, signal.SIGCONT)
     check_report(run.finish())
+
+
+def test_a_pool_of_threads_that_waits_with_epoll_is_served_over_rdma(host, preload, tmp_path):
+    threads = 16
+    policy = host.policy("pool", ["1-65535"], via="rdma", subnet=NETWORK)
+    with server_of(host, "pool", host.preload(policy), POOL) as server:
+        report = start_load(server, "oltp_point_select", tmp_path / "log", threads, events=2000,
+                            preload=preload).finish()
+        check_report(report)
+        assert report["transactions"] == 2000
+        process = host.ss(server.pid)
+        assert process["streams_promoted"] == threads
+        check_carrier(process, threads)
+        assert server.stop()
 
 
 def test_a_device_that_is_taken_away_under_load_costs_no_query(host, server, preload, tmp_path):

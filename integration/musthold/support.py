@@ -87,10 +87,11 @@ class Host:
                              for stream in self.streams(pid))
             raise processes.ProcessError(f"{problem}: {dict(states)}, refused {refused}") from None
 
-    def server(self, name, prepared, preload=None, address="127.0.0.1", native_aio=True):
+    def server(self, name, prepared, preload=None, address="127.0.0.1", native_aio=True,
+               options=()):
         """A MariaDB server for hundreds of clients that connect at once."""
         return mariadb.MariaDb(name, prepared, self.directory, address, free_port(address),
-                               preload, native_aio, FOR_HUNDREDS)
+                               preload, native_aio, (*FOR_HUNDREDS, *options))
 
 
 def free_port(address="127.0.0.1"):

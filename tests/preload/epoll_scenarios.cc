@@ -605,6 +605,37 @@ SCENARIO(epoll_changed_by_another_thread_during_the_wait, kStaysOnChannel) {
   });
 }
 
+SCENARIO(epoll_gets_its_first_stream_while_somebody_waits, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  const int other = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  a.server([&] {
+    add(a, epoll, other, EPOLLIN, 1);
+    Thread waiter(a, [&] { wait(a, epoll, 5000); });
+    waiter.wait_asleep();
+    add(a, epoll, fd, EPOLLIN | EPOLLONESHOT, 2);
+    modify(a, epoll, fd, EPOLLIN | EPOLLOUT | EPOLLONESHOT, 3);
+    waiter.join();
+    wait(a, epoll, 20);
+  });
+}
+
+SCENARIO(epoll_under_a_number_from_before_its_first_stream, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    const int copy = ::dup(epoll);
+    add(a, epoll, fd, EPOLLOUT, 2);
+    wait(a, copy, kSoon);
+    modify(a, copy, fd, EPOLLIN, 3);
+    wait(a, copy, 20);
+    wait(a, epoll, 0);
+    ::close(epoll);
+    modify(a, copy, fd, EPOLLOUT, 4);
+    wait(a, copy, kSoon);
+  });
+}
+
 SCENARIO(epoll_instance_is_closed_and_made_again, kStaysOnChannel) {
   const int fd = a.stream();
   a.client([&] { a.send(fd, "x"); });
