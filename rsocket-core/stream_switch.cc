@@ -272,7 +272,7 @@ void Stream::give_up(Reason reason) noexcept {
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   channel_.reset();
   publish_identity();
-  if (role_ == StreamRole::kConnect) retry_later();
+  if (role_ == StreamRole::kConnect && !retry_later()) pinned_ = true;
   if (pending_shut_wr_) {
     pending_shut_wr_ = false;
     sys::shutdown(fd(), SHUT_WR);

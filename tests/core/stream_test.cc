@@ -80,6 +80,20 @@ TEST(Stream, GivesUpAfterTheTimeoutAndGoesOnWhereItFroze) {
   EXPECT_EQ("onetwo", recv_text(*p.b, 100));
 }
 
+TEST(Stream, AConnectorGivesUpForGoodAfterManyAttempts) {
+  StreamPair p;
+  int attempts = 0;
+  for (; !p.a->on_kernel_for_good() && attempts < 50; ++attempts) {
+    p.start();
+    auto [ca, cb] = make_shm_pair(p.ring_bytes);
+    p.a->channel_up(std::move(ca), p.b_nonce);
+    p.a->leave_channel(Reason::kTimeout);
+    p.b->promotion_refused(Reason::kTimeout, Reason::kNone);
+  }
+  EXPECT_GT(attempts, 2);
+  EXPECT_LT(attempts, 20);
+}
+
 TEST(Stream, RefusesToStartWhenSomethingElseHasWrittenTheSocket) {
   StreamPair p;
   ASSERT_EQ(1, ::send(p.a_fd, "?", 1, 0));
