@@ -1,5 +1,7 @@
 #include "rsocket-core/epoll_set.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <limits>
@@ -16,6 +18,8 @@ constexpr int kInnerBatch = 64;
 constexpr std::uint32_t kExclusiveAllows =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 constexpr std::uint32_t kInput = EPOLLIN | EPOLLRDNORM;
+// The kernel wakes those who ask for any of these when bytes arrive (sock_def_readable).
+constexpr std::uint32_t kArrival = EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDBAND;
 constexpr std::uint32_t kOutput = EPOLLOUT | EPOLLWRNORM;
 constexpr short kEnds = POLLHUP | POLLERR | POLLRDHUP;
 
@@ -31,6 +35,14 @@ int control(int instance, int op, int fd, std::uint32_t events, std::uint64_t da
   event.events = events;
   event.data.u64 = data;
   return sys::epoll_ctl(instance, op, fd, &event);
+}
+
+bool same_socket(int a, int b) noexcept {
+  if (a == b) return true;
+  struct stat of_a {};
+  struct stat of_b {};
+  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+         of_a.st_ino == of_b.st_ino;
 }
 
 // A tag is random but for its low bits, so that no program's data is one.
@@ -237,7 +249,8 @@ void EpollSet::give_to_kernel(Item& item) noexcept {
   epoll_event event{};
   event.events = item.mask;
   event.data = item.data;
-  const int fd = item.stream->fd();
+  // Under the program's number, unless that has been closed since and a copy keeps the stream.
+  const int fd = same_socket(item.fd, item.stream->fd()) ? item.fd : item.stream->fd();
   erase(item);
   sys::epoll_ctl(epfd_.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &event);
   errno = saved;
@@ -379,12 +392,13 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   bool edge = false;
   if (edge_triggered) {
     const short ends = static_cast<short>((plan.ready & kEnds) | (plan.ended ? POLLRDHUP : 0));
-    edge = (plan.arrivals != item.seen_arrivals && (item.mask & kInput) != 0) ||
-           (ends & ~item.seen_ends) != 0 ||
+    edge = (plan.arrivals != item.seen_arrivals && (item.mask & kArrival) != 0) ||
+           (ends & ~item.seen_ends) != 0 || plan.shutdowns != item.seen_shutdowns ||
            ((ready & kOutput) != 0 && plan.blocked != item.seen_blocked);
     if (consume) {
       item.seen_arrivals = plan.arrivals;
       item.seen_ends = ends;
+      item.seen_shutdowns = plan.shutdowns;
       if ((ready & kOutput) != 0) item.seen_blocked = plan.blocked;
     }
     if (!edge && !item.fresh) ready = 0;

@@ -127,6 +127,7 @@ class EpollSet {
     std::uint64_t seen_arrivals = 0;
     std::uint64_t seen_tcp_arrivals = 0;
     std::uint64_t seen_blocked = 0;
+    std::uint64_t seen_shutdowns = 0;
     short seen_ends = 0;
   };
   using Items = std::unordered_map<std::uint64_t, std::unique_ptr<Item>>;  // by Stream::id()

@@ -136,6 +136,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     // For whoever reports changes only: a difference from the last time is one.
     std::uint64_t arrivals = 0;            // bytes that ever came over the channel
     std::uint64_t blocked = 0;             // sends that found no room
+    std::uint64_t shutdowns = 0;           // of either end; of ours also in vain
     std::uint64_t channel_generation = 0;  // channels so far: a number may name another one by now
     bool frozen = false;                   // no room only until a switch is through
     bool ended = false;                    // the peer's direction has ended, or will where it is known
@@ -301,6 +302,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   WaitList waiters_;
   std::atomic<unsigned> in_epoll_sets_{0};
+  std::atomic<std::uint64_t> shutdowns_{0};  // calls
   std::atomic<std::uint64_t> blocked_{0};  // sends that found no room, or not enough
 
   Mutex tx_mutex_;

@@ -291,7 +291,9 @@ void Stream::break_connection(int error, Reason reason) noexcept {
   if (channel_ != nullptr) channel_->fail(reason);
   step(StreamEvent::kBroken, reason);
   tx_ = Tx::kDead;
-  error_.store(error, std::memory_order_relaxed);
+  // The kernel's word for a reset where the peer's end of file had come already.
+  const bool ended = fin_at_ != kNoBoundary && !shut_wr_;
+  error_.store(ended && error == ECONNRESET ? EPIPE : error, std::memory_order_relaxed);
   kernel_only_.store(false, std::memory_order_release);
   deadline_ns_ = kForever;
   // Let the peer know at once, and the kernel's socket agree with what we report.

@@ -406,6 +406,8 @@ int Stream::shutdown(int how) noexcept {
     const bool read = how != SHUT_WR;
     const bool both_ended = shut_wr_ && (fin_at_ != kNoBoundary || peer_closed_);
     if (state() == State::kReset || both_ended || sent_after_peer_closed_) {
+      shutdowns_.fetch_add(1, std::memory_order_relaxed);  // the kernel wakes all the same
+      waiters_.wake(POLLIN | POLLOUT);
       errno = ENOTCONN;
       return -1;
     }
@@ -417,6 +419,8 @@ int Stream::shutdown(int how) noexcept {
       if (write) shut_wr_ = true;
       if (read) shut_rd_ = true;
     } else {
+      // On TCP the kernel tells all who wait; also of a shutdown that changes nothing.
+      shutdowns_.fetch_add(1, std::memory_order_relaxed);
       if (write && !shut_wr_) {
         shut_wr_ = true;
         if (kernel_takes_bytes()) {

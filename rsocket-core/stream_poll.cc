@@ -87,6 +87,8 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
       const bool writing_kernel = kernel_takes_bytes();
       short ready = 0;
       plan.blocked = blocked_.load(std::memory_order_relaxed);
+      plan.shutdowns =
+          shutdowns_.load(std::memory_order_relaxed) + (fin_at_ != kNoBoundary ? 1U : 0U);
       plan.channel_generation = channel_generation_;
       if (state() == State::kReset) {
         ready = kReadBits | kWriteBits | POLLRDHUP | POLLHUP;

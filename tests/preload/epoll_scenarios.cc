@@ -167,6 +167,34 @@ SCENARIO(epoll_level_writable_is_reported_every_time, kStaysOnChannel) {
   });
 }
 
+SCENARIO(epoll_edge_of_an_arrival_reaches_who_asks_for_priority, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLOUT | EPOLLPRI | EPOLLET);
+    wait(a, epoll, 0);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] { a.settle(fd, POLLIN, POLLIN); wait(a, epoll, 0); wait(a, epoll, 0); });
+}
+
+SCENARIO(epoll_edge_of_each_shutdown, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLOUT | EPOLLET);
+    wait(a, epoll, 0);
+    for (int i = 0; i < 2; ++i) {
+      a.shutdown(fd, SHUT_RD);
+      wait(a, epoll, 0);
+      wait(a, epoll, 0);
+    }
+  });
+  a.client([&] { a.shutdown(fd, SHUT_WR); });
+  a.server([&] { wait(a, epoll, kSoon); wait(a, epoll, 0); });
+}
+
 SCENARIO(epoll_oneshot_fires_once_for_each_mod, kStaysOnChannel) {
   const int fd = a.stream();
   const int epoll = make();
