@@ -134,16 +134,16 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
   const SocketRef instance = descriptors::find(epfd);
   EpollSet* known = instance.epoll();
   int error = ENOENT;
-  if (known != nullptr && known->has(fd)) {
+  if (known != nullptr && known->has(stream, fd)) {
     switch (op) {
       case EPOLL_CTL_ADD:
         error = EEXIST;
         break;
       case EPOLL_CTL_MOD:
-        error = known->modify(fd, *event);
+        error = known->modify(stream, fd, *event);
         break;
       case EPOLL_CTL_DEL:
-        error = known->remove(fd);
+        error = known->remove(stream, fd);
         break;
       default:
         error = EINVAL;

@@ -1,6 +1,7 @@
 #include "rsocket-core/epoll_set.h"
 
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -41,8 +42,8 @@ bool same_socket(int a, int b) noexcept {
   if (a == b) return true;
   struct stat of_a {};
   struct stat of_b {};
-  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
-         of_a.st_ino == of_b.st_ino;
+  return sys::call(SYS_fstat, a, &of_a) == 0 && sys::call(SYS_fstat, b, &of_b) == 0 &&
+         of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
 // A tag is random but for its low bits, so that no program's data is one.
@@ -124,7 +125,6 @@ void EpollSet::after_fork_child() noexcept {
   foreign_.store(true);
   // The items hang on streams of the parent's, which are never touched again.
   new (&items_) Items;
-  new (&by_number_) std::unordered_map<int, Item*>;
   new (&queue_) decltype(queue_);
   new (&dirty_) decltype(dirty_);
   sys::close_quietly(std::exchange(inner_, -1));
@@ -140,14 +140,16 @@ bool EpollSet::is_in(int epfd) const noexcept {
 
 // ---- epoll_ctl
 
-EpollSet::Item* EpollSet::find(int fd) noexcept {
-  const auto it = by_number_.find(fd);
-  return it == by_number_.end() ? nullptr : it->second;
+// As the kernel's, a registration is an open file under one number: the number may be closed, and be
+// another stream's by now, while a copy keeps it.
+EpollSet::Item* EpollSet::find(const Stream& stream, int fd) noexcept {
+  const auto it = items_.find(stream.id());
+  return it != items_.end() && it->second->fd == fd ? it->second.get() : nullptr;
 }
 
-bool EpollSet::has(int fd) noexcept {
+bool EpollSet::has(const Stream& stream, int fd) noexcept {
   MutexLock lock(mutex_);
-  return find(fd) != nullptr;
+  return find(stream, fd) != nullptr;
 }
 
 int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
@@ -156,18 +158,15 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
     return EINVAL;
   }
   MutexLock lock(mutex_);
-  if (find(fd) != nullptr) return EEXIST;
-  const std::uint64_t id = stream->id();
-  if (items_.count(id) != 0) return ENOTUNIQ;
+  const auto there = items_.find(stream->id());
+  if (there != items_.end()) return there->second->fd == fd ? EEXIST : ENOTUNIQ;
+  Item* made = nullptr;
   try {
-    auto made = std::make_unique<Item>();
-    by_number_.emplace(fd, made.get());
-    items_.emplace(id, std::move(made));
+    made = items_.emplace(stream->id(), std::make_unique<Item>()).first->second.get();
   } catch (const std::bad_alloc&) {
-    by_number_.erase(fd);
     return ENOMEM;
   }
-  Item& item = *items_.at(id);
+  Item& item = *made;
   item.set = this;
   item.stream = stream;
   item.fd = fd;
@@ -184,9 +183,9 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
   return 0;
 }
 
-int EpollSet::modify(int fd, const epoll_event& event) noexcept {
+int EpollSet::modify(const Stream& stream, int fd, const epoll_event& event) noexcept {
   MutexLock lock(mutex_);
-  Item* item = find(fd);
+  Item* item = find(stream, fd);
   if (item == nullptr) return ENOENT;
   if ((event.events & EPOLLEXCLUSIVE) != 0 || (item->mask & EPOLLEXCLUSIVE) != 0) return EINVAL;
   item->mask = event.events;
@@ -201,9 +200,9 @@ int EpollSet::modify(int fd, const epoll_event& event) noexcept {
   return 0;
 }
 
-int EpollSet::remove(int fd) noexcept {
+int EpollSet::remove(const Stream& stream, int fd) noexcept {
   MutexLock lock(mutex_);
-  Item* item = find(fd);
+  Item* item = find(stream, fd);
   if (item == nullptr) return ENOENT;
   erase(*item);
   return 0;
@@ -237,7 +236,6 @@ void EpollSet::erase(Item& item) noexcept {
   if (item.channel_fd >= 0 && item.stream->channel_fd() == item.channel_fd) {
     control(inner_, EPOLL_CTL_DEL, item.channel_fd, 0, 0);
   }
-  by_number_.erase(item.fd);
   items_.erase(item.stream->id());
   errno = saved;
 }
@@ -314,6 +312,11 @@ void EpollSet::take_inner() noexcept {
 
 // ---- Looking
 
+// What the inner instance is to watch the TCP socket for.
+std::uint32_t EpollSet::kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept {
+  return static_cast<std::uint32_t>(plan.kernel_events) | (item.mask & EPOLLET);
+}
+
 void EpollSet::watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept {
   const int fd = item.stream->fd();
   if (item.kernel_fd >= 0 && (item.kernel_fd != fd || !plan.use_kernel || item.disabled)) {
@@ -321,13 +324,14 @@ void EpollSet::watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept {
     item.kernel_fd = -1;
   }
   if (!plan.use_kernel || item.disabled) return;
-  const std::uint32_t wanted =
-      static_cast<std::uint32_t>(plan.kernel_events) | (item.mask & EPOLLET);
+  const std::uint32_t wanted = kernel_wants(item, plan);
   if (item.kernel_fd >= 0 && item.kernel_mask == wanted && !item.fresh) return;
   const int op = item.kernel_fd >= 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
   if (control(inner_, op, fd, wanted, item.stream->id() << 1 | kOfKernel) == 0) {
     item.kernel_fd = fd;
     item.kernel_mask = wanted;
+    // It says again whatever holds; what it said before the change is part of that.
+    item.kernel_bits = 0;
     look_inside_.store(true, std::memory_order_relaxed);
   }
 }
@@ -383,7 +387,14 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   const Stream::PollPlan plan = item.stream->plan_poll(
       poll_bits(item.mask), edge_triggered ? Stream::Arm::kAlways : Stream::Arm::kIfIdle);
   if (item.stream->on_kernel_for_good()) {
-    give_to_kernel(item);
+    // The kernel tells a newcomer all that holds. Who waits for edges has been told of that, and moves
+    // with the next one.
+    const bool told = edge_triggered && !item.fresh && item.kernel_bits == 0 &&
+                      item.kernel_fd >= 0 && item.kernel_mask == kernel_wants(item, plan);
+    if (!told) {
+      give_to_kernel(item);
+      moved_ = true;
+    }
     return false;
   }
   watch_kernel(item, plan);
@@ -553,7 +564,9 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
     n += m;
     if ((news || ours_most < max) && n < max && !foreign) {
       MutexLock lock(mutex_);
+      moved_ = false;
       n += collect(number, out + n, max - n);
+      if (n == 0 && moved_) continue;  // the kernel has it to tell
     }
     if (n > 0 || last || (sleeps && !news)) {
       errno = saved;

@@ -54,10 +54,10 @@ class EpollSet {
   // `disabled`: it has fired, and waits for modify() (EPOLLONESHOT).
   int add(const StreamPtr& stream, int fd, const epoll_event& event, bool disabled) noexcept
       RR_EXCLUDES(mutex_);
-  // ENOENT: this descriptor is not one of the set's, and is the kernel's to answer for.
-  int modify(int fd, const epoll_event& event) noexcept RR_EXCLUDES(mutex_);
-  int remove(int fd) noexcept RR_EXCLUDES(mutex_);
-  bool has(int fd) noexcept RR_EXCLUDES(mutex_);
+  // ENOENT: the stream is not here under this number, and is the kernel's to answer for.
+  int modify(const Stream& stream, int fd, const epoll_event& event) noexcept RR_EXCLUDES(mutex_);
+  int remove(const Stream& stream, int fd) noexcept RR_EXCLUDES(mutex_);
+  bool has(const Stream& stream, int fd) noexcept RR_EXCLUDES(mutex_);
   // The program has closed the last descriptor of `stream`. Before it is closed.
   void forget(const Stream& stream) noexcept RR_EXCLUDES(mutex_);
   // Streams that are the kernel's for good by now go to it.
@@ -139,6 +139,7 @@ class EpollSet {
   std::uint32_t kernel_says(Item& item, const Stream::PollPlan& plan, bool edge,
                             bool consume) noexcept
       RR_REQUIRES(mutex_);
+  static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;
   void watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   void watch_channel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   void give_to_kernel(Item& item) noexcept RR_REQUIRES(mutex_);
@@ -148,7 +149,7 @@ class EpollSet {
   void settle() noexcept RR_REQUIRES(mutex_);
   void changed(Item& item) noexcept RR_REQUIRES(mutex_);
   void take_inner() noexcept RR_REQUIRES(mutex_);
-  Item* find(int fd) noexcept RR_REQUIRES(mutex_);
+  Item* find(const Stream& stream, int fd) noexcept RR_REQUIRES(mutex_);
   int sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask);
   void wake() noexcept;
   static void on_news(Waiter& waiter) noexcept;
@@ -169,12 +170,12 @@ class EpollSet {
 
   Mutex mutex_;
   Items items_ RR_GUARDED_BY(mutex_);
-  std::unordered_map<int, Item*> by_number_ RR_GUARDED_BY(mutex_);
   std::uint64_t waits_ RR_GUARDED_BY(mutex_) = 0;
   boost::intrusive::list<Item, boost::intrusive::base_hook<QueueHook>> queue_
       RR_GUARDED_BY(mutex_);
   bool watched_ RR_GUARDED_BY(mutex_) = false;
   bool kernel_first_ RR_GUARDED_BY(mutex_) = false;
+  bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say
 
   Mutex dirty_mutex_;  // taken with streams' locks held; see mutex.h

@@ -121,7 +121,7 @@ TEST(EpollSet, AStreamThatIsTheKernelsForGoodMovesToTheKernel) {
   ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 3), false), 0);
   EXPECT_TRUE(p.b->pin(Reason::kFork, 0));
   instance.set->hand_back();
-  EXPECT_FALSE(instance.set->has(p.b_fd));
+  EXPECT_FALSE(instance.set->has(*p.b, p.b_fd));
   EXPECT_EQ(1, send_text(*p.a, "x"));
   epoll_event event{};
   ASSERT_EQ(1, ::epoll_wait(instance.fd, &event, 1, 2000));
@@ -136,7 +136,7 @@ TEST(EpollSet, AStreamIsForgottenWhenItIsClosed) {
   EXPECT_EQ(1, send_text(*p.a, "x"));
   instance.set->forget(*p.b);
   EXPECT_EQ(instance.ready(), Ready());
-  EXPECT_EQ(instance.set->modify(p.b_fd, event_of(EPOLLIN, 3)), ENOENT);
+  EXPECT_EQ(instance.set->modify(*p.b, p.b_fd, event_of(EPOLLIN, 3)), ENOENT);
   EXPECT_TRUE(p.b->waiters().empty());
 }
 
@@ -190,7 +190,7 @@ void run_crowd(std::uint32_t mode, unsigned seed) {
           received[which] += static_cast<std::uint64_t>(got);
         }
         if ((mode & EPOLLONESHOT) != 0) {
-          instance.set->modify(pairs[which]->b_fd, event_of(EPOLLIN | mode, which));
+          instance.set->modify(*pairs[which]->b, pairs[which]->b_fd, event_of(EPOLLIN | mode, which));
         }
       }
     }
@@ -213,10 +213,10 @@ void run_crowd(std::uint32_t mode, unsigned seed) {
       const int fd = pairs[i]->b_fd;
       switch (random() % 3) {
         case 0:
-          instance.set->modify(fd, event_of(EPOLLIN | mode, i));
+          instance.set->modify(*pairs[i]->b, fd, event_of(EPOLLIN | mode, i));
           break;
         case 1:
-          if (instance.set->remove(fd) == 0) {
+          if (instance.set->remove(*pairs[i]->b, fd) == 0) {
             EXPECT_EQ(instance.set->add(pairs[i]->b, fd, event_of(EPOLLIN | mode, i), false), 0);
           }
           break;

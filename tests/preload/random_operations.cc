@@ -626,15 +626,11 @@ class Player {
 
   void close(Connection& c) {
     End& end = c.ends[turn_];
-    const Copy& copy = end.copies[static_cast<std::size_t>(copy_)];
-    // Left out: a close with bytes unread, whose reset does not always come as the kernel's does; and a
-    // number that is closed while it is registered and a copy keeps the stream, because another stream
-    // that gets the number is then refused with EEXIST.
+    // Left out: a close with bytes unread, whose reset does not always come as the kernel's does.
     if (end.copies.size() == 1 && end.unread > 0) {
       receive(end);
       return;
     }
-    if (end.copies.size() > 1 && (copy.in[0] || copy.in[1])) return;
     turn([&] {
       say("close " + std::to_string(copy_) + " = " + answer(::close(fd())));
       return 0L;
