@@ -128,7 +128,9 @@ bool Stream::close_by_program(bool busy) noexcept {
       }
       const bool unread = channel_ != nullptr && token_seen_ &&
                           channel_->rx_head() != channel_->rx_consumed();
-      abort = reset_wanted || unread || in_kernel > 0;
+      // Where both directions have ended the kernel has nobody to send a reset to.
+      const bool both_ended = shut_wr_ && fin_at_ != kNoBoundary;
+      abort = !both_ended && (reset_wanted || unread || in_kernel > 0);
     }
     int duplicate = -1;
     if (busy || !close_now) {

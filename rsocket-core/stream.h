@@ -226,6 +226,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
       RR_REQUIRES(rx_mutex_);
   IoResult recv_ring(const iovec* iov, int count, std::size_t skip, int flags) noexcept
       RR_REQUIRES(rx_mutex_);
+  int tell_error(std::size_t done) noexcept;
+  IoResult kernel_refused(std::size_t done) noexcept;
   // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.
   bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart) noexcept;
   bool spin_until_ready(short events) noexcept;

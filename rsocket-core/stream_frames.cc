@@ -251,7 +251,7 @@ void Stream::tcp_ended(int error) noexcept {
     // say end of file (with bytes unread it would say reset).
     fin_at_ = channel_->rx_head();
   }
-  if (state() == State::kOnChannel && fin_at_ != kNoBoundary && error == 0) {
+  if (state() == State::kOnChannel && fin_at_ != kNoBoundary && (error == 0 || shut_wr_)) {
     peer_closed_ = true;  // orderly: what is in the ring is still the program's
     wake_all();
     return;

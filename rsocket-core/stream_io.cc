@@ -85,6 +85,20 @@ void Stream::note_use(std::size_t messages, std::size_t bytes) noexcept {
   host_->start_promotion(*this);
 }
 
+// An error is told once, by a call that has nothing else to tell: not where `done` bytes are through.
+int Stream::tell_error(std::size_t done) noexcept {
+  if (error_.load(std::memory_order_relaxed) == 0) return 0;
+  return done > 0 ? error_.load(std::memory_order_relaxed)
+                  : error_.exchange(0, std::memory_order_relaxed);
+}
+
+Stream::IoResult Stream::kernel_refused(std::size_t done) noexcept {
+  if (errno == EAGAIN) return {Step::kWouldBlock, 0, 0};
+  // The kernel has told it, and forgotten it; but for EPIPE, which it will say again.
+  if (done > 0 && errno != EPIPE) error_.store(errno, std::memory_order_relaxed);
+  return {Step::kError, 0, errno};
+}
+
 // ---- Sending
 
 ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
@@ -144,9 +158,7 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
 
 Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t skip,
                                   int flags) noexcept {
-  if (error_.load(std::memory_order_relaxed) != 0) {
-    return {Step::kError, 0, error_.exchange(0, std::memory_order_relaxed)};
-  }
+  if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};
   if (shut_wr_) return {Step::kError, 0, EPIPE};
   switch (tx_) {
     case Tx::kTcp: {
@@ -165,8 +177,7 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
         n = sys::sendmsg(fd(), &msg, flags | kOwnFlags);
       }
       if (n < 0) {
-        if (errno == EAGAIN) return {Step::kWouldBlock, 0, 0};
-        return {Step::kError, 0, errno};
+        return kernel_refused(skip);
       }
       tcp_tx_ += static_cast<std::uint64_t>(n);
       if (n > 0) wrote_since_freeze_ = true;
@@ -338,12 +349,11 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
     n = sys::recvmsg(fd(), &msg, kernel_flags);
   }
   if (n < 0) {
-    if (errno == EAGAIN) return {Step::kWouldBlock, 0, 0};
-    return {Step::kError, 0, errno};
+    return kernel_refused(skip);
   }
   if (n == 0 && error_.load(std::memory_order_relaxed) != 0 && total_bytes(iov, count_iov) > skip) {
     // A reset that scan_frames() took from the kernel, behind all that had arrived.
-    return {Step::kError, 0, error_.exchange(0, std::memory_order_relaxed)};
+    return {Step::kError, 0, tell_error(skip)};
   }
   if (n == 0 && limit != kNoLimit && total_bytes(iov, count_iov) > skip) {
     // The connection ended where more had been announced: for service() to judge.
@@ -371,11 +381,10 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
   const std::size_t wanted = total_bytes(iov, count_iov) - skip;
   if (view.size == 0) {
     const bool ended = fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_;
-    if (ended || shut_rd_ || peer_closed_) return {Step::kDone, 0, 0};
-    if (error_.load(std::memory_order_relaxed) != 0) {
-      return {Step::kError, 0, error_.exchange(0, std::memory_order_relaxed)};
-    }
-    if (state() == State::kReset) return {Step::kDone, 0, 0};
+    // In the kernel's order: the peer's end, a reset, our own shutdown.
+    if (ended || peer_closed_) return {Step::kDone, 0, 0};
+    if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};
+    if (shut_rd_ || state() == State::kReset) return {Step::kDone, 0, 0};
     if (channel_->failed()) return {Step::kService, 0, 0};
     return {Step::kWouldBlock, 0, 0};
   }
