@@ -109,6 +109,8 @@ class Channel {
   // Whether all that the peer's program sent is here even if the peer's process is killed: then the
   // end of the TCP connection is the end of the stream, FIN or not.
   virtual bool outlives_peer() const noexcept { return false; }
+  // TX. Whether the peer's program has consumed all that was committed, as exactly as can be known now.
+  virtual bool all_consumed() noexcept { return tx_consumed() == tx_head(); }
 
   // Once true, stays true. Data that arrived before can still be read.
   virtual bool failed() const noexcept = 0;

@@ -471,21 +471,25 @@ void EpollSet::settle() noexcept {
 
 // Events for the wait of that number; none that it has been told of already.
 int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
-  take_dirty();
-  take_inner();
   int n = 0;
-  for (std::size_t left = queue_.size(); left > 0 && n < max && !queue_.empty(); --left) {
-    Item& item = queue_.front();
-    queue_.pop_front();
-    item.queued = false;
-    if (item.told_in == wait) {
-      item.kernel_bits_old = true;
-      enqueue(item);
-      continue;
+  // A look may put something into the inner instance that is readable from before.
+  for (int round = 0; round < 2 && n == 0; ++round) {
+    if (round > 0 && !look_inside_.load(std::memory_order_relaxed)) break;
+    take_dirty();
+    take_inner();
+    for (std::size_t left = queue_.size(); left > 0 && n < max && !queue_.empty(); --left) {
+      Item& item = queue_.front();
+      queue_.pop_front();
+      item.queued = false;
+      if (item.told_in == wait) {
+        item.kernel_bits_old = true;
+        enqueue(item);
+        continue;
+      }
+      if (!look(item, out[n], true)) continue;
+      item.told_in = wait;  // who is reported is still here
+      ++n;
     }
-    if (!look(item, out[n], true)) continue;
-    item.told_in = wait;  // who is reported is still here
-    ++n;
   }
   for (Item& item : queue_) item.kernel_bits_old = true;
   // What is left is for whoever waits besides us, or watches from outside.

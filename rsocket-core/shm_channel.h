@@ -71,6 +71,10 @@ class ShmChannel final : public Channel {
   void drain() noexcept override { wake_.drain(); }
 
   bool outlives_peer() const noexcept override { return true; }
+  bool all_consumed() noexcept override {
+    take_credit();
+    return tx_consumed() == tx_head();
+  }
   bool delivered() noexcept override { return true; }
   bool failed() const noexcept override { return failure() != Reason::kNone; }
   Reason failure() const noexcept override { return failure_.load(std::memory_order_acquire); }

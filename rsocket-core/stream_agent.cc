@@ -28,6 +28,18 @@ void Stream::send_fin() noexcept {
   }
 }
 
+// The peer has closed; everything that it sent is here.
+void Stream::peer_left() noexcept {
+  if (peer_closed_) return;
+  peer_closed_ = true;
+  if (!shut_wr_ && channel_->outlives_peer() && !channel_->all_consumed()) {
+    // What we sent came after its close. The kernel would have had a reset for it.
+    sent_after_peer_closed_ = true;
+    error_.store(EPIPE, std::memory_order_relaxed);
+  }
+  wake_all();
+}
+
 bool Stream::settled() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
@@ -95,6 +107,10 @@ void Stream::service_locked() noexcept {
     ControlMessage m;
     while (channel_ != nullptr && channel_->take_control(m)) on_control(m);
     if (channel_ != nullptr && tx_ == Tx::kChannel) channel_->flush();
+    if (channel_ != nullptr && channel_->rx_head() > most_) {
+      // As the kernel does with bytes for an end that is shut down both ways.
+      break_connection(ECONNRESET, Reason::kClosing);
+    }
   }
   answer_switch();
   if (boundary_ != kNoBoundary) scan_frames();
@@ -102,8 +118,7 @@ void Stream::service_locked() noexcept {
       (state() == State::kSwitching || state() == State::kOnChannel) && !peer_closed_) {
     // An orderly end closes the channel too: then the end of the TCP connection follows.
     if (fin_at_ != kNoBoundary && channel_->failure() == Reason::kPeerGone) {
-      peer_closed_ = true;
-      wake_all();
+      peer_left();
     } else {
       leave_or_give_up(channel_->failure());
     }
@@ -134,7 +149,7 @@ StreamInterest Stream::interest() noexcept {
       break;
     case State::kOnChannel:
       want.tcp_in = !peer_closed_;
-      want.channel = app_closed_ || pending_shut_wr_ ||
+      want.channel = app_closed_ || pending_shut_wr_ || most_ != kNoBoundary ||
                      channel_->tx_posted() != channel_->tx_head();
       break;
     case State::kResuming:

@@ -246,14 +246,13 @@ void Stream::tcp_ended(int error) noexcept {
     sys::getsockopt(fd(), SOL_SOCKET, SO_ERROR, &error, &length);
   }
   if (state() == State::kOnChannel && fin_at_ == kNoBoundary && error == 0 &&
-      channel_->outlives_peer() && channel_->tx_consumed() == channel_->tx_head()) {
+      channel_->outlives_peer() && channel_->all_consumed()) {
     // Killed. All that it sent is in the ring, and it had read all that we sent: the kernel would
     // say end of file (with bytes unread it would say reset).
     fin_at_ = channel_->rx_head();
   }
   if (state() == State::kOnChannel && fin_at_ != kNoBoundary && (error == 0 || shut_wr_)) {
-    peer_closed_ = true;  // orderly: what is in the ring is still the program's
-    wake_all();
+    peer_left();  // orderly: what is in the ring is still the program's
     return;
   }
   if (state() == State::kOnTcp) {

@@ -188,8 +188,10 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
         // As the kernel has it: the first send after the peer's close is taken, its reset makes
         // the next one fail.
         if (sent_after_peer_closed_) return {Step::kError, 0, EPIPE};
+        if (total_bytes(iov, count_iov) == skip) return {Step::kDone, 0, 0};
         sent_after_peer_closed_ = true;
         error_.store(EPIPE, std::memory_order_relaxed);
+        waiters_.wake(POLLIN | POLLOUT);
         return {Step::kDone, total_bytes(iov, count_iov) - skip, 0};
       }
       if (channel_->failed()) return {Step::kService, 0, 0};
@@ -376,6 +378,9 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
       channel_->progress();
       view = channel_->rx_view();
     }
+    if (most_ != kNoBoundary) {
+      view.size = std::min<std::uint64_t>(view.size, most_ - channel_->rx_consumed());
+    }
     if (view.size == 0 && channel_->control_pending()) return {Step::kService, 0, 0};
   }
   const std::size_t wanted = total_bytes(iov, count_iov) - skip;
@@ -441,6 +446,10 @@ int Stream::shutdown(int how) noexcept {
       }
       if (read) shut_rd_ = true;
     }
+    if (shut_rd_ && shut_wr_ && source() == Source::kRing && most_ == kNoBoundary) {
+      channel_->progress();
+      most_ = channel_->rx_head();
+    }
   }
   host_->attend(*this);
   wake_all();
@@ -467,7 +476,7 @@ int Stream::unread_bytes() noexcept {
   }
   if (channel_ != nullptr && token_seen_ && !resume_sent_) {
     channel_->progress();
-    bytes += channel_->rx_head() - channel_->rx_consumed();
+    bytes += std::min(channel_->rx_head(), most_) - channel_->rx_consumed();
   }
   return static_cast<int>(std::min<std::uint64_t>(bytes, std::numeric_limits<int>::max()));
 }

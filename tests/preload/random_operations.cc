@@ -264,10 +264,9 @@ class Player {
   }
 
   void send(Connection& c) {
-    // Left out: sending to an end that is closed or shut down both ways. What of it comes before the
-    // channel knows is taken, and the reset that the kernel would give does not come.
+    // Left out: an end that is open and shut down both ways. Its reset comes, but not as soon.
     const End& peer = c.ends[1 - turn_];
-    if (!peer.open() || (peer.shut_rd && peer.shut_wr)) {
+    if (peer.open() && peer.shut_rd && peer.shut_wr) {
       receive(c.ends[turn_]);
       return;
     }
@@ -278,7 +277,8 @@ class Player {
     const int offset = draw_.below(static_cast<int>(kFileBytes) / 2);
     const bool by_position = draw_.one_in(2);
     int flags = static_cast<int>(draw_.subset({MSG_DONTWAIT, MSG_NOSIGNAL}));
-    if (draw_.one_in(6)) flags |= MSG_MORE;
+    // Bytes that are held back meet no reset.
+    if (draw_.one_in(6) && peer.open()) flags |= MSG_MORE;
     // What MSG_MORE holds back is on its way with the next.
     const int more = way != 0 && way != 2 && way != 4 && (flags & MSG_MORE) != 0 ? 1 + draw_.below(20) : 0;
     const long sent = turn([&] {
