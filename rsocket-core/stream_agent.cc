@@ -149,8 +149,8 @@ StreamInterest Stream::interest() noexcept {
       break;
     case State::kOnChannel:
       want.tcp_in = !peer_closed_;
-      want.channel = app_closed_ || pending_shut_wr_ || most_ != kNoBoundary ||
-                     channel_->tx_posted() != channel_->tx_head();
+      want.channel = !peer_closed_ && (app_closed_ || pending_shut_wr_ || most_ != kNoBoundary ||
+                                       channel_->tx_posted() != channel_->tx_head());
       break;
     case State::kResuming:
       want.tcp_in = true;
