@@ -330,7 +330,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Nonce nonce_{};       // ours: what the peer's frames start with
   Nonce peer_nonce_{};  // what our frames start with
   std::uint64_t fin_at_ = kNoBoundary;  // ring offset where the peer's direction ended
-  std::uint64_t most_ = kNoBoundary;    // ring offset behind which a byte of the peer's is one too many
   bool peer_announced_ = false;
   std::uint64_t peer_s_ = 0;
   bool answered_ = false;       // we promised not to read past peer_s_

@@ -107,10 +107,6 @@ void Stream::service_locked() noexcept {
     ControlMessage m;
     while (channel_ != nullptr && channel_->take_control(m)) on_control(m);
     if (channel_ != nullptr && tx_ == Tx::kChannel) channel_->flush();
-    if (channel_ != nullptr && channel_->rx_head() > most_) {
-      // As the kernel does with bytes for an end that is shut down both ways.
-      break_connection(ECONNRESET, Reason::kClosing);
-    }
   }
   answer_switch();
   if (boundary_ != kNoBoundary) scan_frames();
@@ -149,7 +145,7 @@ StreamInterest Stream::interest() noexcept {
       break;
     case State::kOnChannel:
       want.tcp_in = !peer_closed_;
-      want.channel = !peer_closed_ && (app_closed_ || pending_shut_wr_ || most_ != kNoBoundary ||
+      want.channel = !peer_closed_ && (app_closed_ || pending_shut_wr_ ||
                                        channel_->tx_posted() != channel_->tx_head());
       break;
     case State::kResuming:

@@ -378,9 +378,6 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
       channel_->progress();
       view = channel_->rx_view();
     }
-    if (most_ != kNoBoundary) {
-      view.size = std::min<std::uint64_t>(view.size, most_ - channel_->rx_consumed());
-    }
     if (view.size == 0 && channel_->control_pending()) return {Step::kService, 0, 0};
   }
   const std::size_t wanted = total_bytes(iov, count_iov) - skip;
@@ -446,10 +443,6 @@ int Stream::shutdown(int how) noexcept {
       }
       if (read) shut_rd_ = true;
     }
-    if (shut_rd_ && shut_wr_ && source() == Source::kRing && most_ == kNoBoundary) {
-      channel_->progress();
-      most_ = channel_->rx_head();
-    }
   }
   host_->attend(*this);
   wake_all();
@@ -476,7 +469,7 @@ int Stream::unread_bytes() noexcept {
   }
   if (channel_ != nullptr && token_seen_ && !resume_sent_) {
     channel_->progress();
-    bytes += std::min(channel_->rx_head(), most_) - channel_->rx_consumed();
+    bytes += channel_->rx_head() - channel_->rx_consumed();
   }
   return static_cast<int>(std::min<std::uint64_t>(bytes, std::numeric_limits<int>::max()));
 }

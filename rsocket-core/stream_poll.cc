@@ -108,7 +108,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
         plan.arrivals = channel_->rx_head();
       }
       if (reading_ring) {
-        if (std::min(plan.arrivals, most_) != channel_->rx_consumed()) ready |= kReadBits;
+        if (plan.arrivals != channel_->rx_consumed()) ready |= kReadBits;
         peer_ended = fin_at_ != kNoBoundary || peer_closed_;
       }
       if (!reading_kernel && shut_rd_) peer_ended = true;

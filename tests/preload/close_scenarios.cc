@@ -92,6 +92,29 @@ SCENARIO(close_with_unread_bytes_resets, kStaysOnChannel) {
   });
 }
 
+SCENARIO(a_reset_behind_bytes_is_told_after_them, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "never read"); });
+  a.server([&] { a.settle(fd, POLLIN, POLLIN); a.send(fd, "read before"); a.close(fd); });
+  a.client([&] {
+    a.settle(fd, kAll, POLLERR | POLLHUP);
+    a.recv(fd, 100, MSG_WAITALL);
+    a.recv(fd, 100, MSG_WAITALL);
+    a.recv(fd, 100, MSG_WAITALL);
+  });
+}
+
+SCENARIO(a_reset_is_told_after_our_shutdown, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "never read"); ::shutdown(fd, SHUT_RD); });
+  a.server([&] { a.settle(fd, POLLIN, POLLIN); a.close(fd); });
+  a.client([&] {
+    a.settle(fd, kAll, POLLERR | POLLHUP);
+    a.recv(fd, 20);
+    a.recv(fd, 20);
+  });
+}
+
 SCENARIO(close_with_linger_zero_resets, kStaysOnChannel) {
   const int fd = a.stream();
   a.server([&] { a.send(fd, "before"); });

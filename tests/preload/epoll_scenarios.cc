@@ -360,6 +360,43 @@ SCENARIO(epoll_a_duplicate_keeps_it_in, 0) {
   });
 }
 
+SCENARIO(epoll_number_of_a_duplicate_is_used_again, 0) {
+  const int fd = a.stream();
+  const int second = a.stream();
+  const int epoll = make();
+  int copy = -1;
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN, 1);
+    copy = ::dup(fd);
+    ::dup2(second, fd);
+    add(a, epoll, fd, EPOLLIN, 2);
+    add(a, epoll, fd, EPOLLIN, 3);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] { a.settle(copy, POLLIN, POLLIN); wait(a, epoll, kSoon); });
+  a.client([&] { a.send(second, "y"); });
+  a.server([&] {
+    a.recv(copy, 9);
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+  });
+}
+
+SCENARIO(epoll_first_wait_for_one_event, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    for (int round = 0; round < 4; ++round) {
+      add(a, epoll, fd, EPOLLIN | EPOLLONESHOT, 1);
+      epoll_event event{};
+      a.log("one: %d", ::epoll_wait(epoll, &event, 1, 0));
+      ::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, &event);
+    }
+  });
+}
+
 SCENARIO(epoll_under_two_numbers, 0) {
   const int fd = a.stream();
   const int epoll = make();

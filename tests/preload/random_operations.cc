@@ -264,7 +264,7 @@ class Player {
   }
 
   void send(Connection& c) {
-    // Left out: an end that is open and shut down both ways. Its reset comes, but not as soon.
+    // Left out: an end that is open and shut down both ways. The kernel's reset does not come.
     const End& peer = c.ends[1 - turn_];
     if (peer.open() && peer.shut_rd && peer.shut_wr) {
       receive(c.ends[turn_]);
