@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <new>
 
+#include "preload/runtime.h"
 #include "rsocket-core/private_descriptors.h"
+#include "rsocket-core/sys.h"
 
 namespace ringroad::preload {
 namespace {
@@ -81,7 +83,9 @@ SocketRef find_slow(int fd) noexcept {
     if (socket == nullptr) return {};
     if (!try_ref(socket)) continue;  // being closed right now: look again
     SocketRef ref(socket);
-    if (table[fd].load(std::memory_order_acquire) == socket) return ref;
+    if (table[fd].load(std::memory_order_acquire) != socket) continue;
+    if (ref.is(Socket::Kind::kInherited)) runtime::inherit(fd, ref);
+    return ref;
   }
 }
 
@@ -143,21 +147,77 @@ SocketRef take(int fd, bool& last, int& other) noexcept {
 void lock_for_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS { table_mutex.lock(); }
 void unlock_after_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS { table_mutex.unlock(); }
 
-void after_fork_child() noexcept {
+// A Stream's own locks and the family's table come after the lock that is held.
+void share_with_child(Agent& agent, Family::Member member) noexcept {
+  for (int fd = 0; fd <= highest; ++fd) {
+    Socket* socket = table[fd].load(std::memory_order_relaxed);
+    if (socket == nullptr) continue;
+    socket->goes_to_child = false;
+    if (socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kInherited) {
+      socket->goes_to_child = member != 0 && agent.family().add(socket->share, member);
+    }
+    if (socket->kind.load(std::memory_order_relaxed) != Socket::Kind::kStream) continue;
+    Stream& stream = *socket->stream;
+    if (stream.on_kernel_for_good()) continue;
+    if (member != 0 && stream.share() == 0) stream.set_share(agent.family().enter(stream.tuple()));
+    if (member != 0 && stream.share() != 0 && stream.become_shared()) {
+      socket->goes_to_child = agent.family().add(stream.share(), member);
+    } else {
+      stream.pin(Reason::kFork, 0);
+    }
+  }
+}
+
+void after_fork_child(Family::Joined joined) noexcept {
   table_mutex.reset_after_fork();
   for (int fd = 0; fd <= highest; ++fd) {
     Socket* socket = table[fd].load(std::memory_order_relaxed);
     if (socket == nullptr) continue;
-    const Socket::Kind kind = socket->kind.load(std::memory_order_relaxed);
+    Socket::Kind kind = socket->kind.load(std::memory_order_relaxed);
     if (kind == Socket::Kind::kEpoll) socket->epoll->after_fork_child();
-    if (kind != Socket::Kind::kStream) continue;
-    // The Stream itself is the parent's: leave it alone, reference and all.
-    const State state = socket->stream->state();
-    if (state == State::kOnTcp || state == State::kConnecting) {
-      table[fd].store(nullptr, std::memory_order_relaxed);
-    } else {
-      socket->kind.store(Socket::Kind::kLost, std::memory_order_relaxed);
+    if (kind == Socket::Kind::kStream) {
+      // The Stream itself is the parent's: leave it alone, reference and all.
+      Stream& stream = *socket->stream;
+      const State state = stream.state();
+      if (socket->goes_to_child) {
+        kind = Socket::Kind::kInherited;
+        socket->tuple = stream.tuple();
+        socket->role = stream.role();
+        socket->config = stream.config();
+        socket->share = stream.share();
+        // Threads that are not here held the others.
+        socket->refs.store(socket->numbers, std::memory_order_relaxed);
+        new (&socket->stream) StreamPtr;
+      } else if (state != State::kOnTcp && state != State::kConnecting) {
+        kind = Socket::Kind::kLost;
+      } else {
+        table[fd].store(nullptr, std::memory_order_relaxed);
+        continue;
+      }
     }
+    if (kind == Socket::Kind::kInherited) {
+      if (!socket->goes_to_child || joined == Family::Joined::kNo) {
+        table[fd].store(nullptr, std::memory_order_relaxed);
+        continue;
+      }
+      if (joined == Family::Joined::kTooLate) kind = Socket::Kind::kLost;
+    }
+    socket->kind.store(kind, std::memory_order_relaxed);
+  }
+}
+
+void keep_over_exec(Agent& agent) noexcept {
+  MutexLock lock(table_mutex);
+  for (int fd = 0; fd <= highest; ++fd) {
+    Socket* socket = table[fd].load(std::memory_order_relaxed);
+    if (socket == nullptr) continue;
+    const Socket::Kind kind = socket->kind.load(std::memory_order_relaxed);
+    const std::uint64_t share = kind == Socket::Kind::kStream      ? socket->stream->share()
+                                : kind == Socket::Kind::kInherited ? socket->share
+                                                                   : 0;
+    if (share == 0) continue;
+    const int flags = sys::fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) agent.family().keep(share);
   }
 }
 

@@ -23,6 +23,7 @@ struct Socket {
     kStream,
     kListener,
     kEpoll,       // an epoll instance that holds, or held, streams
+    kInherited,   // a forked child's copy of a stream on TCP, not used by it yet
     kLost,  // a forked child's copy of a stream that the parent has on a channel
   };
 
@@ -30,8 +31,12 @@ struct Socket {
   std::atomic<Kind> kind{Kind::kFree};
   std::uint32_t numbers = 0;  // how many descriptors name it; guarded by the table
   StreamPtr stream;           // kStream; set before kind, constant until recycled
-  StreamConfig config;        // kConnecting
+  StreamConfig config;        // kConnecting, kInherited
   Endpoint endpoint;          // kListener
+  bool goes_to_child = false;  // at a fork: the child will have it as kInherited
+  FourTuple tuple;             // kInherited, as config
+  StreamRole role = StreamRole::kConnect;  // kInherited
+  std::uint64_t share = 0;                 // kInherited: Family::Share
   std::shared_ptr<EpollSet> epoll;  // kEpoll; set before kind, constant until recycled
   Socket* next_free = nullptr;
 };
@@ -94,10 +99,16 @@ SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept;
 void add_number(int fd, const SocketRef& socket) noexcept;
 // Takes `fd` out. `last` says whether no other number names the socket; else `other` is one.
 SocketRef take(int fd, bool& last, int& other) noexcept;
-// In a forked child: streams are gone from the table, except those on a channel, which are kLost.
-void after_fork_child() noexcept;
 void lock_for_fork() noexcept;
 void unlock_after_fork() noexcept;
+// With the table locked: the child `member` will hold what can be shared, if that is not 0. The rest is
+// pinned to TCP.
+void share_with_child(Agent& agent, Family::Member member) noexcept;
+// In a forked child: shared streams become kInherited; those on a channel are kLost, and so are those
+// that the others took for theirs meanwhile; the rest is gone from the table.
+void after_fork_child(Family::Joined joined) noexcept;
+// The process becomes another program: what stays open is held by somebody who does not know it.
+void keep_over_exec(Agent& agent) noexcept;
 
 // Which numbers the program has put into the kernel's epoll instances, and in which.
 inline constexpr int kNoEpoll = -1;

@@ -37,6 +37,10 @@ std::atomic<bool> started{false};
 std::atomic<Agent*> the_agent{nullptr};
 stats::Segment* segment = nullptr;
 pid_t owner = 0;
+Family::Member child = 0;  // that is being forked; guarded by the table of descriptors
+std::atomic<unsigned> fork_count{0};
+Mutex establish_mutex;
+Mutex inherit_mutex;
 char program[64] = "unknown";
 // Never destroyed: streams hold settings for as long as the process lives.
 std::shared_ptr<const policy::Policy>* the_policy = nullptr;
@@ -90,12 +94,15 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
 void before_fork() noexcept {
   Agent* agent = the_agent.load();
   if (agent == nullptr) return;
-  // The child shares every descriptor and may use any of them: every stream returns to the kernel,
-  // and stays there in both processes.
+  fork_count.fetch_add(1, std::memory_order_relaxed);
+  // The child shares every descriptor and may use any of them: every stream returns to the kernel, and
+  // stays there until one process is left that has it.
   if (owns_memory()) agent->leave_all(Reason::kFork, kForkTimeoutNs);
-  agent->pin_all(Reason::kFork);
+  agent->pin_unshareable();
   epolls::hand_back_all();
   descriptors::lock_for_fork();
+  child = agent->expect_child();
+  descriptors::share_with_child(*agent, child);
   agent->before_fork();
 }
 
@@ -118,8 +125,10 @@ void after_fork_child() noexcept {
         static_cast<std::uint32_t>(stats::PolicyStatus::kLoaded));
   }
   agent->after_fork_child(segment);
+  establish_mutex.reset_after_fork();
+  inherit_mutex.reset_after_fork();
   epolls::after_fork_child();
-  descriptors::after_fork_child();
+  descriptors::after_fork_child(agent->family().join(child));
   forget_wake_fds_after_fork();
 }
 
@@ -270,14 +279,36 @@ SocketRef adopt(int fd, StreamRole role, const StreamConfig& config, bool nonblo
   return socket;
 }
 
+unsigned forks() noexcept { return fork_count.load(std::memory_order_relaxed); }
+
+void inherit(int fd, const SocketRef& socket) noexcept {
+  Agent* agent = existing_agent();
+  if (agent == nullptr || !owns_memory()) return;
+  const int saved = errno;
+  // Before any call of this process has reached the kernel, or the library could not know what is
+  // going on there.
+  {
+    MutexLock lock(inherit_mutex);
+    if (socket.is(Socket::Kind::kInherited)) {
+      StreamPtr stream =
+          agent->inherit_stream(fd, socket->role, socket->tuple, socket->config, socket->share);
+      if (stream != nullptr) {
+        epolls::take_over(fd, stream);
+        socket->stream = std::move(stream);
+        socket->kind.store(Socket::Kind::kStream, std::memory_order_release);
+      }
+    }
+  }
+  errno = saved;
+}
+
 bool established(int fd, const SocketRef& socket) noexcept {
   const int saved = errno;
   Endpoint peer;
   // Two threads may find it connected at once; one of them makes the stream.
-  static Mutex one_at_a_time;
   bool connected = false;
   {
-    MutexLock lock(one_at_a_time);
+    MutexLock lock(establish_mutex);
     if (socket.is(Socket::Kind::kStream)) return true;
     if (socket.is(Socket::Kind::kConnecting) && Endpoint::peer_of(fd, peer)) {
       const int flags = sys::fcntl(fd, F_GETFL);
@@ -301,6 +332,8 @@ void leave(Reason reason) noexcept {
   if (agent == nullptr || !owns_memory()) return;
   const int saved = errno;
   agent->leave_all(reason, kLeaveTimeoutNs);
+  if (reason == Reason::kExec) descriptors::keep_over_exec(*agent);
+  if (reason == Reason::kExit) agent->family().resign();
   if (reason == Reason::kExit && segment != nullptr) segment->remove_file();
   errno = saved;
 }

@@ -28,6 +28,10 @@ bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept;
 // this very call (accept), so nothing can have been done with it yet.
 SocketRef adopt(int fd, StreamRole role, const StreamConfig& config, bool nonblocking,
                 bool fresh) noexcept;
+// The child of a fork makes a call on a stream that it has inherited: it gets one of its own.
+void inherit(int fd, const SocketRef& socket) noexcept;
+// How often this process has begun to fork.
+unsigned forks() noexcept;
 // connect() has succeeded for a kConnecting socket: make it a stream, and honour the rule's
 // promote_after and wait. False if it is not connected (yet).
 bool established(int fd, const SocketRef& socket) noexcept;

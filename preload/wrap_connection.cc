@@ -55,6 +55,7 @@ bool consider_listen(int fd) noexcept {
 }
 
 void consider_accepted(int fd, bool nonblocking) noexcept {
+  const unsigned forks = runtime::forks();
   descriptors::note_epoll_end(fd);
   FourTuple tuple;
   if (!Endpoint::local_of(fd, tuple.local) || !Endpoint::peer_of(fd, tuple.remote)) return;
@@ -62,7 +63,10 @@ void consider_accepted(int fd, bool nonblocking) noexcept {
   if (!runtime::match(StreamRole::kAccept, tuple.local, tuple.remote, config)) return;
   const SocketRef socket =
       runtime::adopt(fd, StreamRole::kAccept, config, nonblocking, true);
-  if (socket.stream() != nullptr && config.wait_ns > 0) {
+  if (socket.stream() == nullptr) return;
+  // A child that was forked between the kernel's accept() and here has it, and is not known to.
+  if (runtime::forks() != forks) socket.stream()->pin(Reason::kFork, 0);
+  if (config.wait_ns > 0) {
     socket.stream()->wait_promoted(config.wait_ns);
   }
 }
@@ -89,6 +93,8 @@ bool before_number_goes(int fd) noexcept {
     if (other >= 0) epoll->renumber(other);
   } else if (last && socket.is(Kind::kListener)) {
     if (Agent* agent = runtime::existing_agent()) agent->unlisten(socket->endpoint);
+  } else if (last && socket.is(Kind::kInherited)) {
+    if (Agent* agent = runtime::existing_agent()) agent->release_share(socket->share);
   }
   return true;
 }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <new>
 
+#include "rsocket-core/foreign_fd.h"
 #include "rsocket-core/sys.h"
 #include "rsocket-core/waiter.h"
 
@@ -89,6 +90,20 @@ void Agent::post(Command command) noexcept {
 
 StreamPtr Agent::open_stream(int fd, StreamRole role, const FourTuple& tuple,
                              const StreamConfig& config, bool nonblocking) noexcept {
+  const std::uint64_t share =
+      role == StreamRole::kAccept && family_.joined() ? family_.enter(tuple) : 0;
+  return make_stream(fd, role, tuple, config, nonblocking, false, share);
+}
+
+StreamPtr Agent::inherit_stream(int fd, StreamRole role, const FourTuple& tuple,
+                                const StreamConfig& config, std::uint64_t share) noexcept {
+  const int flags = sys::fcntl(fd, F_GETFL);
+  return make_stream(fd, role, tuple, config, (flags & O_NONBLOCK) != 0, true, share);
+}
+
+StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
+                             const StreamConfig& config, bool nonblocking, bool inherited,
+                             std::uint64_t share) noexcept {
   static std::atomic<std::uint64_t> next_id{1};
   const int saved = errno;
   StreamPtr stream;
@@ -96,6 +111,11 @@ StreamPtr Agent::open_stream(int fd, StreamRole role, const FourTuple& tuple,
     try {
       stream = std::make_shared<Stream>(this, segment_, next_id.fetch_add(1), fd, role, tuple,
                                         config, nonblocking);
+      if (inherited) {
+        stream->begin_shared(share);
+      } else {
+        stream->set_share(share);
+      }
       MutexLock lock(mutex_);
       streams_[stream->id()] = stream;
       if (role == StreamRole::kAccept) accepted_[tuple] = stream;
@@ -103,14 +123,20 @@ StreamPtr Agent::open_stream(int fd, StreamRole role, const FourTuple& tuple,
       stream.reset();
     }
   }
+  if (stream == nullptr && share != 0) {
+    // The kernel's, where the library does not look: nobody else may count on being alone.
+    family_.keep(share);
+    if (!inherited) family_.release(share);
+  }
   if (stream != nullptr && role == StreamRole::kAccept) {
-    post({Task::kOffer, stream, {}, {}});
+    post({Task::kOffer, stream, {}, -1, {}});
   }
   errno = saved;
   return stream;
 }
 
-void Agent::stream_closed(const Stream& stream) noexcept {
+void Agent::stream_closed(Stream& stream) noexcept {
+  if (const std::uint64_t share = stream.take_share(); share != 0) family_.release(share);
   MutexLock lock(mutex_);
   if (stream.role() == StreamRole::kAccept) {
     const auto it = accepted_.find(stream.tuple());
@@ -125,7 +151,6 @@ void Agent::stream_closed(const Stream& stream) noexcept {
 
 void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept {
   const int saved = errno;
-  Listener listener{via_shm, via_rdma, 1};
   try {
     MutexLock lock(mutex_);
     Listener& known = listeners_[local];
@@ -142,7 +167,7 @@ void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept 
       done->fd = sys::move_high(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     } catch (const std::bad_alloc&) {
     }
-    post({Task::kListen, nullptr, local, listener, done});
+    post({Task::kListen, nullptr, local, -1, done});
     const std::int64_t deadline = sys::now_ns() + kListenWaitNs;
     for (std::int64_t left = kListenWaitNs; done != nullptr && done->fd >= 0 && left > 0;
          left = deadline - sys::now_ns()) {
@@ -160,25 +185,32 @@ Agent::Done::~Done() {
 
 void Agent::unlisten(const Endpoint& local) noexcept {
   const int saved = errno;
+  int rendezvous = -1;
   {
     MutexLock lock(mutex_);
     const auto it = listeners_.find(local);
     if (it == listeners_.end() || --it->second.count > 0) return;
+    rendezvous = it->second.rendezvous;
     listeners_.erase(it);
+    if (!started_) {
+      // A child that never had an agent: its copy goes here.
+      if (rendezvous >= 0) sys::close_quietly(rendezvous);
+      return;
+    }
   }
-  post({Task::kUnlisten, nullptr, local, {}});
+  post({Task::kUnlisten, nullptr, local, rendezvous, {}});
   errno = saved;
 }
 
 void Agent::attend(Stream& stream) noexcept {
   const int saved = errno;
-  if (stream.claim_attention()) post({Task::kAttend, stream.shared_from_this(), {}, {}});
+  if (stream.claim_attention()) post({Task::kAttend, stream.shared_from_this(), {}, -1, {}});
   errno = saved;
 }
 
 void Agent::start_promotion(Stream& stream) noexcept {
   const int saved = errno;
-  post({Task::kStart, stream.shared_from_this(), {}, {}});
+  post({Task::kStart, stream.shared_from_this(), {}, -1, {}});
   errno = saved;
 }
 
@@ -193,7 +225,7 @@ bool Agent::has_streams() noexcept {
   return !streams_.empty();
 }
 
-void Agent::pin_all(Reason reason) noexcept {
+void Agent::pin_unshareable() noexcept {
   std::vector<StreamPtr> all;
   try {
     MutexLock lock(mutex_);
@@ -204,10 +236,14 @@ void Agent::pin_all(Reason reason) noexcept {
     return;
   }
   for (const StreamPtr& stream : all) {
-    if (stream->state() == State::kOnTcp || stream->state() == State::kConnecting) {
-      stream->pin(reason, 0);
-    }
+    const State state = stream->state();
+    if (state != State::kOnTcp && state != State::kConnecting) continue;
+    if (!stream->can_be_shared()) stream->pin(Reason::kFork, 0);
   }
+}
+
+bool Agent::holds_alone(const Stream& stream) noexcept {
+  return family_.alone(stream.share());
 }
 
 void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
@@ -244,6 +280,19 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
 
 // ---- fork
 
+Family::Member Agent::expect_child() noexcept {
+  MutexLock lock(mutex_);
+  if (listeners_.empty() && streams_.empty() && !family_.exists()) return 0;
+  if (!family_.exists()) {
+    if (!family_.create()) return 0;
+    // Until now there was nobody who could have had them.
+    for (const auto& [endpoint, listener] : listeners_) {
+      if (listener.rendezvous >= 0) family_.lead(endpoint);
+    }
+  }
+  return family_.reserve();
+}
+
 void Agent::before_fork() noexcept {
   mutex_.lock();
   queue_mutex_.lock();
@@ -274,6 +323,11 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&channels_) std::map<PromotionId, std::uint64_t>;
   new (&unknown_) std::map<PromotionId, Unknown>;
   new (&peers_without_) std::map<Endpoint, std::int64_t>;
+  new (&answering_) std::map<Endpoint, Answering>;
+  listen_again_ns_ = kForever;
+  found_at_ = Rendezvous{};
+  found_ = Answering{};
+  if (lone_rendezvous_ >= 0) sys::close_quietly(std::exchange(lone_rendezvous_, -1));
   new (&shm_) std::unique_ptr<Transport>;
   new (&verbs_) std::unique_ptr<Transport>;
   verbs_tried_ = false;
@@ -290,13 +344,8 @@ void Agent::run() noexcept {
   const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
   {
     // A child of a fork answers for the listeners that it inherited.
-    std::vector<std::pair<Endpoint, Listener>> inherited;
-    try {
-      MutexLock lock(mutex_);
-      inherited.assign(listeners_.begin(), listeners_.end());
-    } catch (const std::bad_alloc&) {
-    }
-    for (const auto& [endpoint, listener] : inherited) do_listen(endpoint, listener);
+    listen_again_ns_ = 0;
+    listen_again(sys::now_ns());
   }
   epoll_event events[64];
   for (;;) {
@@ -348,13 +397,13 @@ void Agent::run_commands() noexcept {
         offer(command.stream);
         break;
       case Task::kListen:
-        do_listen(command.endpoint, command.listener);
+        do_listen(command.endpoint);
         if (command.done != nullptr && command.done->fd >= 0) {
           sys::signal_eventfd(command.done->fd);
         }
         break;
       case Task::kUnlisten:
-        do_unlisten(command.endpoint);
+        do_unlisten(command.endpoint, command.rendezvous);
         break;
     }
   }
@@ -453,8 +502,10 @@ void Agent::forget(std::uint64_t id) noexcept {
 std::int64_t Agent::next_deadline() noexcept {
   std::int64_t next = deadlines_.empty() ? kForever : deadlines_.begin()->first;
   for (const auto& [id, promotion] : promotions_) next = std::min(next, promotion.deadline_ns);
-  for (const auto& [id, unknown] : unknown_) next = std::min(next, unknown.deadline_ns);
-  return next;
+  for (const auto& [id, unknown] : unknown_) {
+    next = std::min({next, unknown.deadline_ns, unknown.look_ns});
+  }
+  return std::min(next, listen_again_ns_);
 }
 
 void Agent::expire(std::int64_t now_ns) noexcept {
@@ -479,14 +530,8 @@ void Agent::expire(std::int64_t now_ns) noexcept {
     it = promotions_.erase(it);
     settle_refusal(late.stream, Reason::kTimeout, Reason::kNone);
   }
-  for (auto it = unknown_.begin(); it != unknown_.end();) {
-    if (it->second.deadline_ns > now_ns) {
-      ++it;
-      continue;
-    }
-    it->second.transport->refuse(it->first, Reason::kUnknownConnection);
-    it = unknown_.erase(it);
-  }
+  look_again(now_ns);
+  listen_again(now_ns);
 }
 
 }  // namespace ringroad

@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "rsocket-core/endpoint.h"
+#include "rsocket-core/family.h"
 #include "rsocket-core/mutex.h"
 #include "rsocket-core/stats.h"
 #include "rsocket-core/stream.h"
@@ -42,8 +44,11 @@ class Agent final : public StreamHost, public TransportEvents {
   // A connection that the policy lets off the kernel. Null when out of memory.
   StreamPtr open_stream(int fd, StreamRole role, const FourTuple& tuple,
                         const StreamConfig& config, bool nonblocking) noexcept;
+  // The same connection, in a child that has inherited it. `share`: 0 or Family::Share.
+  StreamPtr inherit_stream(int fd, StreamRole role, const FourTuple& tuple,
+                           const StreamConfig& config, std::uint64_t share) noexcept;
   // The program closed it: the listener does not offer it to peers any more.
-  void stream_closed(const Stream& stream) noexcept;
+  void stream_closed(Stream& stream) noexcept;
 
   // Answers promotion requests for a listening socket bound to `local`. Returns when requests are
   // answered, or cannot be, but within kListenWaitNs: a client that asks too early is told that
@@ -54,20 +59,27 @@ class Agent final : public StreamHost, public TransportEvents {
   // Brings every stream back to TCP, so that the kernel delivers what was sent after the process is
   // gone, and waits for it at most `timeout_ns`.
   void leave_all(Reason reason, std::int64_t timeout_ns) noexcept;
-  // Keeps every stream that exists on TCP for good, without waiting (a child is about to share it).
-  void pin_all(Reason reason) noexcept;
+  // Keeps every stream on TCP for good that a child that is about to be forked could not take over,
+  // without waiting.
+  void pin_unshareable() noexcept;
   bool has_streams() noexcept;
 
   // fork(2): prepare, then parent or child. In the child no stream of the parent's is touched
   // again, and the agent starts anew when it is needed.
+  // expect_child() makes the family if there is anything to share; 0: there is not, or no room.
+  Family::Member expect_child() noexcept RR_EXCLUDES(mutex_);
   void before_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
   void after_fork_parent() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
   void after_fork_child(stats::Segment* segment) noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
+  Family& family() noexcept { return family_; }
 
   // StreamHost
   void attend(Stream& stream) noexcept override;
   void start_promotion(Stream& stream) noexcept override;
   void unwatch(Stream& stream, int old_fd) noexcept override;
+  bool holds_alone(const Stream& stream) noexcept override;
+  void release_share(std::uint64_t share) noexcept override { family_.release(share); }
+  void keep_share(std::uint64_t share) noexcept override { family_.keep(share); }
 
   // TransportEvents
   void on_request(Transport& transport, PromotionId id,
@@ -76,6 +88,7 @@ class Agent final : public StreamHost, public TransportEvents {
                   std::unique_ptr<Channel> channel) noexcept override;
   void on_refused(Transport& transport, PromotionId id, Reason reason,
                   Reason peer_reason) noexcept override;
+  void on_redirect(Transport& transport, PromotionId id, const Rendezvous& where) noexcept override;
   void on_channel_event(Transport& transport, PromotionId id) noexcept override;
 
   static PromotionId next_promotion_id() noexcept;
@@ -87,11 +100,24 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::size_t kPeerMemoryEntries = 1024;
   static constexpr std::size_t kMaxUnknownRequests = 1024;
   static constexpr std::int64_t kListenWaitNs = 500'000'000;
+  // A listener's address that another process answers for: whether that one has ended.
+  static constexpr std::int64_t kListenAgainNs = 1'000'000'000;
+  // A connection that waits to be accepted may be accepted by another process of the family.
+  static constexpr std::int64_t kFirstLookNs = 2'000'000;
+  static constexpr std::int64_t kLongestLookNs = 100'000'000;
+  static constexpr unsigned kMaxHops = 2;
 
   struct Listener {
     bool shm = false;
     bool rdma = false;
     unsigned count = 0;
+    int rendezvous = -1;  // what answers over shm; a child has it too
+  };
+  // What became of a listener at each transport; agent thread.
+  struct Answering {
+    enum class At : std::uint8_t { kNowhere, kHere, kElsewhere, kFailed };
+    At shm = At::kNowhere;
+    At rdma = At::kNowhere;
   };
   enum class Task : std::uint8_t { kAttend, kStart, kListen, kUnlisten, kOffer };
   // An eventfd that is signalled when a command was carried out.
@@ -103,7 +129,7 @@ class Agent final : public StreamHost, public TransportEvents {
     Task task;
     StreamPtr stream;
     Endpoint endpoint{};
-    Listener listener{};
+    int rendezvous = -1;
     std::shared_ptr<Done> done{};
   };
   struct Watched {
@@ -119,13 +145,18 @@ class Agent final : public StreamHost, public TransportEvents {
     Transport* transport = nullptr;
     bool try_rdma_next = false;
     std::int64_t deadline_ns = 0;
+    unsigned hops = 0;  // redirects
   };
   struct Unknown {
     Transport* transport = nullptr;
     PromotionRequest request;
     std::int64_t deadline_ns = 0;
+    std::int64_t look_ns = 0;  // when the family's table is looked at again
+    std::int64_t pause_ns = 0;
   };
 
+  StreamPtr make_stream(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
+                        bool nonblocking, bool inherited, std::uint64_t share) noexcept;
   bool ensure_thread() noexcept RR_EXCLUDES(mutex_);
   void post(Command command) noexcept;
   static void* thread_main(void* self) noexcept;
@@ -146,9 +177,17 @@ class Agent final : public StreamHost, public TransportEvents {
   Transport* verbs_transport(Reason& why) noexcept;
   void start(const StreamPtr& stream) noexcept;
   void connect(const StreamPtr& stream, bool shm, bool rdma_next) noexcept;
-  void do_listen(const Endpoint& local, const Listener& listener) noexcept;
-  void do_unlisten(const Endpoint& local) noexcept;
+  void connect(const StreamPtr& stream, Transport& transport, bool rdma_next,
+               const Rendezvous* where, unsigned hops) noexcept;
+  void do_listen(const Endpoint& local) noexcept;
+  Reason listen_shm(const Endpoint& local) noexcept RR_EXCLUDES(mutex_);
+  void do_unlisten(const Endpoint& local, int rendezvous) noexcept;
+  void listen_again(std::int64_t now_ns) noexcept;
   void offer(const StreamPtr& stream) noexcept;
+  void be_found(const StreamConfig& config) noexcept;
+  bool look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
+               bool last) noexcept;
+  void look_again(std::int64_t now_ns) noexcept;
   void decide(Transport& transport, PromotionId id, const PromotionRequest& request,
               const StreamPtr& stream) noexcept;
   void settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_reason) noexcept;
@@ -164,6 +203,9 @@ class Agent final : public StreamHost, public TransportEvents {
   std::map<FourTuple, std::weak_ptr<Stream>> accepted_ RR_GUARDED_BY(mutex_);
   std::map<std::uint64_t, std::weak_ptr<Stream>> streams_ RR_GUARDED_BY(mutex_);
   std::map<Endpoint, Listener> listeners_ RR_GUARDED_BY(mutex_);
+  // What answers over shm for this process alone: not for a child to keep.
+  int lone_rendezvous_ RR_GUARDED_BY(mutex_) = -1;
+  Family family_;
 
   // A leaf: taken with streams' locks held.
   Mutex queue_mutex_;
@@ -179,6 +221,10 @@ class Agent final : public StreamHost, public TransportEvents {
   std::map<PromotionId, std::uint64_t> channels_;  // promotion -> stream id, while watched
   std::map<PromotionId, Unknown> unknown_;
   std::map<Endpoint, std::int64_t> peers_without_;  // until when
+  std::map<Endpoint, Answering> answering_;
+  std::int64_t listen_again_ns_ = std::numeric_limits<std::int64_t>::max();
+  Rendezvous found_at_;
+  Answering found_;  // whether found_at_ was asked for
   std::unique_ptr<Transport> shm_;
   std::unique_ptr<Transport> verbs_;
   bool verbs_tried_ = false;

@@ -1,9 +1,11 @@
 // The agent's part in promotion: which transport, which stream, and every reason to say no.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <new>
 
 #include "rsocket-core/agent.h"
+#include "rsocket-core/foreign_fd.h"
 #include "rsocket-core/shm_transport.h"
 #include "rsocket-core/sys.h"
 
@@ -126,6 +128,12 @@ void Agent::connect(const StreamPtr& stream, bool shm, bool rdma_next) noexcept 
     }
     return;
   }
+  connect(stream, *transport, rdma_next, nullptr, 0);
+}
+
+// `where`: the one to ask instead of the listener, after so many redirects.
+void Agent::connect(const StreamPtr& stream, Transport& transport, bool rdma_next,
+                    const Rendezvous* where, unsigned hops) noexcept {
   const StreamConfig& config = stream->config();
   ConnectParams params;
   params.tuple = stream->tuple();
@@ -134,14 +142,18 @@ void Agent::connect(const StreamPtr& stream, bool shm, bool rdma_next) noexcept 
   std::memcpy(params.device, config.device, sizeof params.device);
   params.has_traffic_class = config.has_traffic_class;
   params.traffic_class = config.traffic_class;
+  if (where != nullptr) {
+    params.redirected = true;
+    params.rendezvous = *where;
+  }
   const PromotionId id = next_promotion_id();
   try {
-    promotions_[id] = {stream, transport, rdma_next, sys::now_ns() + kPromotionTimeoutNs};
+    promotions_[id] = {stream, &transport, rdma_next, sys::now_ns() + kPromotionTimeoutNs, hops};
   } catch (const std::bad_alloc&) {
     settle_refusal(stream, Reason::kNoMemory, Reason::kNone);
     return;
   }
-  transport->connect(id, params);
+  transport.connect(id, params);
 }
 
 void Agent::settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_reason) noexcept {
@@ -151,59 +163,182 @@ void Agent::settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_r
 
 // ---- The listener
 
-void Agent::do_listen(const Endpoint& local, const Listener& listener) noexcept {
-  const auto report = [&](const char* carrier, Reason reason) noexcept {
-    if (reason == Reason::kNone || options_.log == nullptr) return;
+void Agent::do_listen(const Endpoint& local) noexcept {
+  using At = Answering::At;
+  Listener listener;
+  {
+    MutexLock lock(mutex_);
+    const auto it = listeners_.find(local);
+    if (it == listeners_.end()) return;
+    listener = it->second;
+  }
+  const auto settle = [&](const char* carrier, At& at, Reason reason) noexcept {
+    const At before = at;
+    // Whoever has the name may end, and then somebody of those who share the listener has to answer.
+    at = reason == Reason::kNone ? At::kHere
+         : reason == Reason::kBusy ? At::kElsewhere
+                                   : At::kFailed;
+    if (at == At::kElsewhere) {
+      listen_again_ns_ = std::min(listen_again_ns_, sys::now_ns() + kListenAgainNs);
+    }
+    if (at == before || at == At::kHere || options_.log == nullptr) return;
     try {
       char line[256];
       std::snprintf(line, sizeof line, "listener %s: no promotion over %s: %s",
-                    local.to_string().c_str(), carrier, reason_text(reason));
+                    local.to_string().c_str(), carrier,
+                    at == At::kElsewhere ? "another process answers" : reason_text(reason));
       options_.log(line);
     } catch (const std::bad_alloc&) {
     }
   };
-  Reason why = Reason::kNone;
-  if (listener.shm) {
-    Transport* transport = shm_transport(why);
-    report("shm", transport == nullptr ? why : transport->listen(local));
-  }
-  if (listener.rdma) {
-    Transport* transport = verbs_transport(why);
-    report("rdma", transport == nullptr ? why : transport->listen(local));
+  try {
+    Answering& answering = answering_[local];
+    const auto open = [](At at) noexcept { return at == At::kNowhere || at == At::kElsewhere; };
+    if (listener.shm && open(answering.shm)) settle("shm", answering.shm, listen_shm(local));
+    if (listener.rdma && open(answering.rdma)) {
+      Reason why = Reason::kNone;
+      Transport* transport = verbs_transport(why);
+      settle("rdma", answering.rdma, transport == nullptr ? why : transport->listen(local));
+    }
+  } catch (const std::bad_alloc&) {
   }
 }
 
-void Agent::do_unlisten(const Endpoint& local) noexcept {
-  if (shm_ != nullptr) shm_->unlisten(local);
+// Processes that share a listener share the socket that answers for it, and one of them listens there:
+// what is asked while that one is about to be succeeded waits in the socket's queue.
+Reason Agent::listen_shm(const Endpoint& local) noexcept {
+  Reason why = Reason::kNone;
+  Transport* transport = shm_transport(why);
+  if (transport == nullptr) return why;
+  // A child that is forked meanwhile has the socket and knows it, or has neither.
+  MutexLock lock(mutex_);
+  const auto it = listeners_.find(local);
+  if (it == listeners_.end()) return Reason::kClosing;
+  if (!family_.lead(local)) return Reason::kBusy;
+  if (it->second.rendezvous >= 0) return transport->adopt(local, it->second.rendezvous);
+  why = transport->listen(local);
+  if (why == Reason::kNone) it->second.rendezvous = transport->rendezvous_of(local);
+  return why;
+}
+
+void Agent::do_unlisten(const Endpoint& local, int rendezvous) noexcept {
+  answering_.erase(local);
+  const bool here = shm_ != nullptr && shm_->rendezvous_of(local) >= 0;
+  if (here && family_.exists()) {
+    shm_->leave_to_others(local);
+  } else if (here) {
+    shm_->unlisten(local);
+  } else if (rendezvous >= 0) {
+    close_foreign(rendezvous);
+  }
+  if (here) family_.stop_leading(local);
   if (verbs_ != nullptr) verbs_->unlisten(local);
+}
+
+void Agent::listen_again(std::int64_t now_ns) noexcept {
+  if (listen_again_ns_ > now_ns) return;
+  listen_again_ns_ = std::numeric_limits<std::int64_t>::max();
+  std::vector<Endpoint> all;
+  try {
+    MutexLock lock(mutex_);
+    for (const auto& [endpoint, listener] : listeners_) all.push_back(endpoint);
+  } catch (const std::bad_alloc&) {
+    listen_again_ns_ = now_ns + kListenAgainNs;
+  }
+  for (const Endpoint& endpoint : all) do_listen(endpoint);
 }
 
 void Agent::on_request(Transport& transport, PromotionId id,
                        const PromotionRequest& request) noexcept {
+  if (look_up(transport, id, request, false)) return;
+  // accept() may not have returned yet, here or in another process of the family; or a process that
+  // has forked a child for the connection has not closed it yet.
+  if (unknown_.size() >= kMaxUnknownRequests) {
+    transport.refuse(id, Reason::kBusy);
+    return;
+  }
+  const std::int64_t now = sys::now_ns();
+  const std::int64_t look =
+      family_.exists() ? now + kFirstLookNs : std::numeric_limits<std::int64_t>::max();
+  try {
+    unknown_[id] = {&transport, request, now + kUnknownRequestNs, look, kFirstLookNs};
+  } catch (const std::bad_alloc&) {
+    transport.refuse(id, Reason::kNoMemory);
+  }
+}
+
+// Answers if it can be answered now; at the `last` look in any case.
+bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
+                    bool last) noexcept {
   StreamPtr stream;
   {
     MutexLock lock(mutex_);
     const auto it = accepted_.find(request.tuple);
     if (it != accepted_.end()) stream = it->second.lock();
   }
-  if (stream != nullptr) {
+  if (stream != nullptr && (!stream->shared() || holds_alone(*stream))) {
     decide(transport, id, request, stream);
-    return;
+    return true;
   }
-  // accept() may not have returned yet.
-  if (unknown_.size() >= kMaxUnknownRequests) {
-    transport.refuse(id, Reason::kBusy);
-    return;
+  Rendezvous where;
+  const Family::Found found = family_.find(request.tuple, where);
+  const bool can_ask =
+      transport.carrier() == Carrier::kShm ? where.has_shm() : where.rdma_port != 0;
+  if (found == Family::Found::kOther && can_ask) {
+    transport.redirect(id, where);
+    return true;
   }
-  try {
-    unknown_[id] = {&transport, request, sys::now_ns() + kUnknownRequestNs};
-  } catch (const std::bad_alloc&) {
-    transport.refuse(id, Reason::kNoMemory);
+  if (last) {
+    transport.refuse(id, stream != nullptr || found == Family::Found::kSeveral
+                             ? Reason::kFork
+                             : Reason::kUnknownConnection);
   }
+  return last;
+}
+
+void Agent::look_again(std::int64_t now_ns) noexcept {
+  for (auto it = unknown_.begin(); it != unknown_.end();) {
+    Unknown& unknown = it->second;
+    const bool last = unknown.deadline_ns <= now_ns;
+    if (!last && unknown.look_ns > now_ns) {
+      ++it;
+      continue;
+    }
+    unknown.pause_ns = std::min(2 * unknown.pause_ns, kLongestLookNs);
+    unknown.look_ns = now_ns + unknown.pause_ns;
+    // What this leads to may change the table.
+    const PromotionId id = it->first;
+    const Unknown asked = unknown;
+    if (look_up(*asked.transport, id, asked.request, last)) unknown_.erase(id);
+    it = unknown_.upper_bound(id);
+  }
+}
+
+// Where this process can be asked for what it holds, for those whom the family sends here.
+void Agent::be_found(const StreamConfig& config) noexcept {
+  using At = Answering::At;
+  Reason why = Reason::kNone;
+  bool changed = false;
+  if (config.via_shm && found_.shm == At::kNowhere) {
+    found_.shm = At::kFailed;
+    if (Transport* transport = shm_transport(why)) {
+      MutexLock lock(mutex_);  // as in listen_shm()
+      changed |= transport->listen_alone(found_at_, lone_rendezvous_) == Reason::kNone;
+    }
+  }
+  if (config.via_rdma && found_.rdma == At::kNowhere) {
+    found_.rdma = At::kFailed;
+    int none = -1;
+    if (Transport* transport = verbs_transport(why)) {
+      changed |= transport->listen_alone(found_at_, none) == Reason::kNone;
+    }
+  }
+  if (changed) family_.publish(found_at_);
 }
 
 // A connection was accepted: was it asked for?
 void Agent::offer(const StreamPtr& stream) noexcept {
+  if (stream->share() != 0) be_found(stream->config());
   for (auto it = unknown_.begin(); it != unknown_.end(); ++it) {
     if (it->second.request.tuple != stream->tuple()) continue;
     const PromotionId id = it->first;
@@ -229,7 +364,7 @@ void Agent::decide(Transport& transport, PromotionId id, const PromotionRequest&
   }
   if (why_not == Reason::kNone) {
     try {
-      promotions_[id] = {stream, &transport, false, sys::now_ns() + kPromotionTimeoutNs};
+      promotions_[id] = {stream, &transport, false, sys::now_ns() + kPromotionTimeoutNs, 0};
     } catch (const std::bad_alloc&) {
       why_not = Reason::kNoMemory;
       stream->promotion_refused(why_not, Reason::kNone);
@@ -275,6 +410,10 @@ void Agent::on_refused(Transport&, PromotionId id, Reason reason, Reason peer_re
   if (it == promotions_.end()) return;
   const Promotion promotion = std::move(it->second);
   promotions_.erase(it);
+  if (promotion.hops > 0 && reason == Reason::kPeerHasNoRingroad) {
+    // Whoever had the connection has ended since. The listener is still there.
+    reason = Reason::kPeerGone;
+  }
   if (promotion.try_rdma_next && promotion.stream->state() == State::kConnecting) {
     connect(promotion.stream, false, false);
     return;
@@ -287,6 +426,18 @@ void Agent::on_refused(Transport&, PromotionId id, Reason reason, Reason peer_re
     }
   }
   settle_refusal(promotion.stream, reason, peer_reason);
+}
+
+void Agent::on_redirect(Transport& transport, PromotionId id, const Rendezvous& where) noexcept {
+  const auto it = promotions_.find(id);
+  if (it == promotions_.end()) return;
+  const Promotion promotion = std::move(it->second);
+  promotions_.erase(it);
+  if (promotion.hops >= kMaxHops) {
+    settle_refusal(promotion.stream, Reason::kPeerRefused, Reason::kRedirect);
+  } else if (promotion.stream->state() == State::kConnecting) {
+    connect(promotion.stream, transport, promotion.try_rdma_next, &where, promotion.hops + 1);
+  }
 }
 
 void Agent::on_channel_event(Transport&, PromotionId id) noexcept {

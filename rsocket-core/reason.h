@@ -30,7 +30,7 @@ namespace ringroad {
   X(kPeerGone,           "peer_gone",            "the peer's process ended or closed its channel") \
   X(kPeerGaveUp,         "peer_gave_up",         "the peer gave the promotion up") \
   X(kPeerLeft,           "peer_left",            "the peer went back to TCP; its own reason stands beside this one") \
-  X(kFork,               "fork",                 "the descriptor was inherited by a forked child") \
+  X(kFork,               "fork",                 "a process and a child of its fork both have the descriptor, or had it on a channel") \
   X(kEpoll,              "epoll",                "the descriptor is in epoll instances in a way that only the kernel can serve") \
   X(kDescriptorUse,      "descriptor_use",       "the program used the descriptor in a way that only the kernel can serve") \
   X(kFdPassed,           "fd_passed",            "the descriptor was sent to another process") \
@@ -41,7 +41,8 @@ namespace ringroad {
   X(kOperator,           "operator",             "the operator asked for TCP") \
   X(kClosing,            "closing",              "the program has closed or shut the connection down") \
   X(kDisabled,           "disabled",             "RINGROAD_DISABLE is set") \
-  X(kPeerUnproven,       "peer_unproven",        "the kernel names no owner of the connection's other end, so anybody may have answered")
+  X(kPeerUnproven,       "peer_unproven",        "the kernel names no owner of the connection's other end, so anybody may have answered") \
+  X(kRedirect,           "redirect",             "another process of the listener's family has the connection; the request goes there")
 // clang-format on
 
 enum class Reason : std::uint8_t {

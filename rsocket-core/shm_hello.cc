@@ -67,6 +67,20 @@ socklen_t make_shm_name(ShmName kind, const Endpoint& endpoint, sockaddr_un& out
          static_cast<socklen_t>(length);
 }
 
+socklen_t make_shm_process_name(const std::array<std::uint8_t, 16>& token,
+                                sockaddr_un& out) noexcept {
+  char hex[2 * sizeof token + 1] = {};
+  for (std::size_t i = 0; i < token.size(); ++i) {
+    std::snprintf(hex + 2 * i, 3, "%02x", unsigned{token[i]});
+  }
+  out = sockaddr_un{};
+  out.sun_family = AF_UNIX;
+  const int length = std::snprintf(out.sun_path + 1, sizeof out.sun_path - 1,
+                                   "ringroad/%u/process/%s", unsigned{kProtocolVersion}, hex);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1) +
+         static_cast<socklen_t>(length);
+}
+
 ShmPacket::~ShmPacket() {
   for (const int fd : fds_) close_foreign(fd);
 }

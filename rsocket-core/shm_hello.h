@@ -12,7 +12,7 @@
 //   0        48
 //   | Hello  |                                    [+ descriptor: listener's eventfd]
 //
-//   refusal  listener -> connector, 8 bytes (wire.h)
+//   refusal  listener -> connector, 8 bytes, or 32 where it names another process to ask (wire.h)
 //
 // Every packet carries SCM_CREDENTIALS (unix(7)), which the kernel vouches for: they decide how the
 // ends wake each other (shm_wake.h). A hello without an eventfd asks for kSocket; an answer with one
@@ -25,6 +25,7 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -57,6 +58,9 @@ enum class ShmName : std::uint8_t { kExact, kAny4, kAny6 };
 
 // "ringroad/1/10.9.0.1:3306", "ringroad/1/[fe80::1%2]:3306", "ringroad/1/any4:3306".
 socklen_t make_shm_name(ShmName kind, const Endpoint& endpoint, sockaddr_un& out) noexcept;
+// "ringroad/1/process/0123..ef": where one process answers for what it holds.
+socklen_t make_shm_process_name(const std::array<std::uint8_t, 16>& token,
+                                sockaddr_un& out) noexcept;
 // The name of a listener that is bound to `endpoint`.
 ShmName shm_name_of_listener(const Endpoint& endpoint) noexcept;
 

@@ -51,7 +51,7 @@ ShmTransport::~ShmTransport() {
   while (!listeners_.empty()) {
     Listener& listener = listeners_.begin()->second;
     listener.count = 1;
-    unlisten(listener.at);
+    end_listener(listener.at, false);
   }
   handshakes_.clear();
   sys::close_quietly(timer_fd_);

@@ -57,10 +57,15 @@ class ShmTransport final : public Transport {
   void dispatch() noexcept override;
   // kBusy when another process has the name: ask again when it may have ended.
   Reason listen(const Endpoint& local) noexcept override;
-  void unlisten(const Endpoint& local) noexcept override;
+  void unlisten(const Endpoint& local) noexcept override { end_listener(local, false); }
+  int rendezvous_of(const Endpoint& local) const noexcept override;
+  Reason adopt(const Endpoint& local, int fd) noexcept override;
+  void leave_to_others(const Endpoint& local) noexcept override { end_listener(local, true); }
+  Reason listen_alone(Rendezvous& out, int& fd) noexcept override;
   void connect(PromotionId id, const ConnectParams& params) noexcept override;
   void accept(PromotionId id, const AcceptParams& params) noexcept override;
   void refuse(PromotionId id, Reason reason) noexcept override;
+  void redirect(PromotionId id, const Rendezvous& where) noexcept override;
   void cancel(PromotionId id) noexcept override;
 
  private:
@@ -73,6 +78,7 @@ class ShmTransport final : public Transport {
     int fd = -1;
     unsigned count = 1;
     bool paused = false;
+    bool any_address = false;  // answers for what this process holds, not for a listener
   };
 
   enum class Role : std::uint8_t {
@@ -110,12 +116,16 @@ class ShmTransport final : public Transport {
   void drop_and_report(Handshakes::iterator it, Reason reason, Reason peer_reason) noexcept;
   unsigned count(Role role, Key listener) const noexcept;
 
+  Reason begin_listener(const Listener& listener, const sockaddr_un* name,
+                        socklen_t length) noexcept;
+  void end_listener(const Endpoint& local, bool leave_to_others) noexcept;
   void accept_some(Key key) noexcept;
   void make_room_for_silent(Key listener) noexcept;
   void on_listener_side(Handshakes::iterator it) noexcept;
   void on_hello(Handshakes::iterator it, ShmPacket& packet) noexcept;
   Reason check_hello(Handshake& handshake, ShmPacket& packet, PromotionRequest& request) noexcept;
   Reason answer(Handshake& handshake, const AcceptParams& params) noexcept;
+  void say_no(PromotionId id, const void* packet, std::size_t size) noexcept;
 
   Reason start(PromotionId id, const ConnectParams& params) noexcept;
   void on_answer(Handshakes::iterator it) noexcept;

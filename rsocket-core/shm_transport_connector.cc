@@ -27,9 +27,12 @@ Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept
   bool connected = false;
   int error = ECONNREFUSED;
   for (const ShmName kind : {ShmName::kExact, ShmName::kAny4, ShmName::kAny6}) {
+    if (kind != ShmName::kExact && params.redirected) break;
     if (kind == ShmName::kAny4 && !peer.is_v4()) continue;
     sockaddr_un name;
-    const socklen_t length = make_shm_name(kind, peer, name);
+    const socklen_t length = params.redirected
+                                 ? make_shm_process_name(params.rendezvous.token, name)
+                                 : make_shm_name(kind, peer, name);
     connected = sys::connect(fd, reinterpret_cast<const sockaddr*>(&name), length) == 0;
     error = connected ? 0 : errno;
     // Nobody under this name, or something that is not ours.
@@ -88,6 +91,14 @@ void ShmTransport::on_answer(Handshakes::iterator it) noexcept {
   }
   if (packet.size() == sizeof(Refusal) && packet.descriptors() == 0) {
     drop_and_report(it, Reason::kPeerRefused, parse_refusal(packet.data(), packet.size()));
+    return;
+  }
+  Rendezvous where;
+  if (packet.size() == sizeof(Redirect) && packet.descriptors() == 0 &&
+      parse_redirect(packet.data(), packet.size(), where) && where.has_shm()) {
+    const PromotionId id = handshake.id;
+    drop(it);
+    events_.on_redirect(*this, id, where);
     return;
   }
   Reason why = check_answer(handshake, packet);

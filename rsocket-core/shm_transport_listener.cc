@@ -18,25 +18,69 @@ constexpr int kAcceptsPerEvent = 16;
 
 Reason ShmTransport::listen(const Endpoint& local) noexcept {
   for (auto& [key, listener] : listeners_) {
-    if (listener.at != local) continue;
+    if (listener.any_address || listener.at != local) continue;
     ++listener.count;
     return Reason::kNone;
   }
-  int fd = sys::move_high(
-      sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (fd < 0) return shm_reason_of(errno);
   sockaddr_un name;
   const socklen_t length = make_shm_name(shm_name_of_listener(local), local, name);
+  Listener listener;
+  listener.at = local;
+  return begin_listener(listener, &name, length);
+}
+
+Reason ShmTransport::adopt(const Endpoint& local, int fd) noexcept {
+  Listener listener;
+  listener.at = local;
+  listener.fd = fd;
+  return begin_listener(listener, nullptr, 0);
+}
+
+Reason ShmTransport::listen_alone(Rendezvous& out, int& fd) noexcept {
+  Nonce random;
+  if (!make_nonce(random)) return Reason::kNoMemory;
+  std::copy(random.begin(), random.end(), out.token.begin());
+  out.token.back() = 1;  // so that it is never zero
+  sockaddr_un name;
+  const socklen_t length = make_shm_process_name(out.token, name);
+  Listener listener;
+  listener.any_address = true;
+  const Reason why = begin_listener(listener, &name, length);
+  if (why != Reason::kNone) {
+    out.token = {};
+    return why;
+  }
+  fd = listeners_[last_key_].fd;
+  return Reason::kNone;
+}
+
+int ShmTransport::rendezvous_of(const Endpoint& local) const noexcept {
+  for (const auto& [key, listener] : listeners_) {
+    if (!listener.any_address && listener.at == local) return listener.fd;
+  }
+  return -1;
+}
+
+// Makes the socket if there is none. Leaves an inherited one alone if this fails.
+Reason ShmTransport::begin_listener(const Listener& listener, const sockaddr_un* name,
+                                    socklen_t length) noexcept {
+  int fd = listener.fd;
+  if (fd < 0) {
+    fd = sys::move_high(sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  }
+  if (fd < 0) return shm_reason_of(errno);
   const Key key = last_key_ + 1;
   Reason why = Reason::kNone;
-  if (sys::bind(fd, reinterpret_cast<const sockaddr*>(&name), length) != 0) {
+  if (name != nullptr && sys::bind(fd, reinterpret_cast<const sockaddr*>(name), length) != 0) {
     why = errno == EADDRINUSE ? Reason::kBusy : shm_reason_of(errno);
-  } else if (sys::listen(fd, static_cast<int>(kMaxSilent)) != 0 ||
+  } else if ((name != nullptr && sys::listen(fd, static_cast<int>(kMaxSilent)) != 0) ||
              !watch(EPOLL_CTL_ADD, fd, key, EPOLLIN)) {
     why = shm_reason_of(errno);
   } else {
     try {
-      listeners_[key] = Listener{local, fd, 1, false};
+      Listener& made = listeners_[key];
+      made = listener;
+      made.fd = fd;
       last_key_ = key;
       return Reason::kNone;
     } catch (const std::bad_alloc&) {
@@ -44,13 +88,14 @@ Reason ShmTransport::listen(const Endpoint& local) noexcept {
     }
   }
   unwatch(fd);
-  close_own(fd);
+  if (listener.fd < 0) close_own(fd);
   return why;
 }
 
-void ShmTransport::unlisten(const Endpoint& local) noexcept {
-  const auto it = std::find_if(listeners_.begin(), listeners_.end(),
-                               [&](const auto& entry) { return entry.second.at == local; });
+void ShmTransport::end_listener(const Endpoint& local, bool leave_to_others) noexcept {
+  const auto it = std::find_if(listeners_.begin(), listeners_.end(), [&](const auto& entry) {
+    return !entry.second.any_address && entry.second.at == local;
+  });
   if (it == listeners_.end() || --it->second.count > 0) return;
   const Key key = it->first;
   for (auto handshake = handshakes_.begin(); handshake != handshakes_.end();) {
@@ -60,14 +105,19 @@ void ShmTransport::unlisten(const Endpoint& local) noexcept {
     }
     handshake = next;
   }
-  // The connections that wait to be accepted go with it, and may hold anything.
   unwatch(it->second.fd);
-  for (int fd; (fd = sys::accept4(it->second.fd, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
-    receive_credentials(fd);
-    close_foreign_socket(fd);
+  if (leave_to_others) {
+    // Perhaps there are none, and what waits to be accepted ends here.
+    close_foreign(it->second.fd);
+  } else {
+    // The connections that wait to be accepted go with it, and may hold anything.
+    for (int fd; (fd = sys::accept4(it->second.fd, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+      receive_credentials(fd);
+      close_foreign_socket(fd);
+    }
+    sys::shutdown(it->second.fd, SHUT_RDWR);
+    close_own(it->second.fd);
   }
-  sys::shutdown(it->second.fd, SHUT_RDWR);
-  close_own(it->second.fd);
   listeners_.erase(it);
 }
 
@@ -158,9 +208,10 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
   std::memcpy(&hello, packet.data(), sizeof hello);
   const Endpoint connector = hello.connector.endpoint();
   const Endpoint listener = hello.listener.endpoint();
-  const Endpoint& at = listeners_.find(handshake.listener)->second.at;
+  const Listener& asked = listeners_.find(handshake.listener)->second;
   if (connector.port != hello.hello.tcp_port) return Reason::kBadRequest;
-  if (listener.port != at.port || (!at.is_any() && listener != at)) {
+  if (!asked.any_address &&
+      (listener.port != asked.at.port || (!asked.at.is_any() && listener != asked.at))) {
     return Reason::kAddressMismatch;
   }
   uid_t owner;
@@ -227,13 +278,22 @@ Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) no
 }
 
 void ShmTransport::refuse(PromotionId id, Reason reason) noexcept {
+  Refusal refusal;
+  refusal.reason = static_cast<std::uint8_t>(reason);
+  say_no(id, &refusal, sizeof refusal);
+}
+
+void ShmTransport::redirect(PromotionId id, const Rendezvous& where) noexcept {
+  const Redirect redirect = make_redirect(where);
+  say_no(id, &redirect, sizeof redirect);
+}
+
+void ShmTransport::say_no(PromotionId id, const void* packet, std::size_t size) noexcept {
   const auto it = find(id);
   if (it == handshakes_.end()) return;
   if (it->second.role == Role::kRequested && it->second.fd >= 0) {
-    Refusal refusal;
-    refusal.reason = static_cast<std::uint8_t>(reason);
     // Best effort: a connector that does not get it sees the end of the connection.
-    send_shm_packet(it->second.fd, &refusal, sizeof refusal, nullptr, 0);
+    send_shm_packet(it->second.fd, packet, size, nullptr, 0);
   }
   drop(it);
 }

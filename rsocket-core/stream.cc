@@ -43,6 +43,7 @@ Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int 
 Stream::~Stream() {
   channel_.reset();
   if (owns_fd_) sys::close_quietly(fd());
+  if (const std::uint64_t share = take_share(); share != 0) host_->release_share(share);
   if (segment_ == nullptr) return;
   if (own_slot_ != nullptr) {
     segment_->header().unlisted.fetch_sub(1, std::memory_order_relaxed);

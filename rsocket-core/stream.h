@@ -65,6 +65,12 @@ class StreamHost {
   virtual void start_promotion(Stream& stream) noexcept = 0;
   // The number of the TCP descriptor changes: stop watching the old one before it is closed.
   virtual void unwatch(Stream& stream, int old_fd) noexcept = 0;
+  // No other process has the descriptor, as far as its family knows (family.h).
+  virtual bool holds_alone(const Stream&) noexcept { return true; }
+  // The stream is at its end, and so is this process' hold on what Stream::share() named.
+  virtual void release_share(std::uint64_t) noexcept {}
+  // Somebody has the descriptor who is not of the family.
+  virtual void keep_share(std::uint64_t) noexcept {}
 
  protected:
   ~StreamHost() = default;
@@ -112,7 +118,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int unread_bytes() noexcept;       // FIONREAD
   int unsent_bytes() noexcept;       // SIOCOUTQ
   void set_nonblocking(bool on) noexcept { nonblocking_.store(on, std::memory_order_relaxed); }
-  bool nonblocking() const noexcept { return nonblocking_.load(std::memory_order_relaxed); }
+  bool nonblocking() const noexcept;
   // For the program's calls about TCP_NODELAY, which has another value while a frame is written.
   template <typename Call>
   auto between_frames(Call call) noexcept {
@@ -171,6 +177,21 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool close_by_program(bool busy) noexcept;
   // Another number for the same open file (the program closed the first of several).
   void renumber(int new_fd) noexcept;
+
+  // ---- fork(2) (stream_fork.cc)
+  // What the process' family calls the connection (Family::Share); 0: it is not entered there.
+  std::uint64_t share() const noexcept { return share_.load(std::memory_order_relaxed); }
+  void set_share(std::uint64_t share) noexcept { share_.store(share, std::memory_order_relaxed); }
+  std::uint64_t take_share() noexcept { return share_.exchange(0, std::memory_order_relaxed); }
+  // Another process may have the descriptor too: the stream stays on TCP while one does.
+  bool shared() const noexcept { return shared_.load(std::memory_order_acquire); }
+  // Whether a child can go on with it by itself: it is on TCP, and nothing of an exchange or of the
+  // program's keeps it there. Cancels a channel that is being built.
+  bool can_be_shared() noexcept;
+  // From now on a child has it too. False: can_be_shared() no longer.
+  bool become_shared() noexcept;
+  // In the child, before anybody uses it: as become_shared().
+  void begin_shared(std::uint64_t share) noexcept;
 
   // ---- The agent's calls (stream_switch.cc, stream_agent.cc)
   Reason may_promote() noexcept;  // kNone, or why not now
@@ -246,6 +267,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // All that follow need both locks. stream_switch.cc:
   void step(StreamEvent event, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void settle_kernel_only() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool shareable() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  Reason become_alone() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool retry_later() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void freeze() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void on_control(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -300,6 +323,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<std::uint64_t> retry_at_uses_{0};  // after a promotion that failed for the moment
   unsigned retries_ = 0;
   std::atomic<bool> agent_on_channel_{false};
+  std::atomic<bool> shared_{false};
+  std::atomic<std::uint64_t> share_{0};
   std::atomic<bool> queued_{false};
   std::atomic<unsigned> spin_score_{8};  // 0..16: how often spinning paid lately
 

@@ -493,7 +493,8 @@ std::int64_t Stream::io_deadline(bool sending) noexcept {
     };
     recv_timeout_ns_.store(fetch(SO_RCVTIMEO), std::memory_order_relaxed);
     send_timeout_ns_.store(fetch(SO_SNDTIMEO), std::memory_order_relaxed);
-    timeouts_known_.store(true, std::memory_order_release);
+    // While others have the socket too they may change them.
+    timeouts_known_.store(!shared(), std::memory_order_release);
   }
   const std::int64_t timeout =
       (sending ? send_timeout_ns_ : recv_timeout_ns_).load(std::memory_order_relaxed);

@@ -265,6 +265,7 @@ bool Stream::pin(Reason reason, std::int64_t timeout_ns) noexcept {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
     pinned_ = true;
+    if (reason == Reason::kFdPassed && share() != 0) host_->keep_share(share());
     leave_or_give_up(reason);
     if (state() == State::kOnTcp) reason_ = reason;
     settle_kernel_only();

@@ -21,6 +21,8 @@ bool passing(Reason reason) noexcept {
     case Reason::kPeerGaveUp:
     case Reason::kQpError:
     case Reason::kPeerGone:
+    case Reason::kFork:      // until one of the processes is left
+    case Reason::kRedirect:
       return true;
     default:
       return false;
@@ -65,6 +67,9 @@ Reason Stream::may_promote() noexcept {
     return Reason::kBusy;
   }
   if (!tcp_established(fd())) return Reason::kClosing;
+  if (shared()) {
+    if (const Reason why_not = become_alone(); why_not != Reason::kNone) return why_not;
+  }
   if (!tcp_counters_are(fd(), tcp_tx_, tcp_rx_)) return Reason::kUntrackedIo;
   return Reason::kNone;
 }
@@ -74,7 +79,7 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   if (why_not != Reason::kNone) return why_not;
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
-  if (state() != State::kOnTcp || pinned_ || app_closed_) return Reason::kBusy;
+  if (state() != State::kOnTcp || pinned_ || app_closed_ || shared()) return Reason::kBusy;
   step(StreamEvent::kStart, Reason::kPending);
   nonce_ = nonce;
   peer_announced_ = answered_ = frozen_ = token_sent_ = token_seen_ = false;
@@ -126,7 +131,10 @@ void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonc
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
-    if (state() != State::kConnecting) return;  // cancelled meanwhile; the peer sees it go
+    if (state() != State::kConnecting) {  // cancelled meanwhile; the peer sees it go
+      if (role_ == StreamRole::kConnect && state() == State::kOnTcp && !pinned_) retry_later();
+      return;
+    }
     peer_nonce_ = peer_nonce;
     Reason why_not = Reason::kNone;
     if (app_closed_ || shut_wr_ || shut_rd_) why_not = Reason::kClosing;

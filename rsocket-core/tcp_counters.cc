@@ -17,7 +17,7 @@ constexpr std::uint8_t kEstablished = 1;
 
 }  // namespace
 
-bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcept {
+bool tcp_counters(int fd, std::uint64_t& written, std::uint64_t& read) noexcept {
   // The receive side is two calls (bytes received, bytes not yet read) with the peer possibly
   // sending between them, so the count of bytes received must be the same before and after. A
   // peer that never pauses for so long is not promoted this time.
@@ -36,13 +36,18 @@ bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcep
     if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &after, &length) != 0) return false;
     if (after.tcpi_bytes_received != before.tcpi_bytes_received) continue;
     // Every byte written was sent once (plus retransmissions) or is still to be sent.
-    const std::uint64_t kernel_written =
-        after.tcpi_bytes_sent - after.tcpi_bytes_retrans + after.tcpi_notsent_bytes;
-    const std::uint64_t kernel_read =
-        after.tcpi_bytes_received - static_cast<unsigned>(unread);
-    return kernel_written == written && kernel_read == read;
+    written = after.tcpi_bytes_sent - after.tcpi_bytes_retrans + after.tcpi_notsent_bytes;
+    read = after.tcpi_bytes_received - static_cast<unsigned>(unread);
+    return true;
   }
   return false;
+}
+
+bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcept {
+  std::uint64_t kernel_written = 0;
+  std::uint64_t kernel_read = 0;
+  return tcp_counters(fd, kernel_written, kernel_read) && kernel_written == written &&
+         kernel_read == read;
 }
 
 bool tcp_has_room_behind(int fd, std::uint64_t unread) noexcept {

@@ -6,6 +6,10 @@
 
 namespace ringroad {
 
+// The bytes written to and read from the connected socket `fd` by whoever had it. False where the
+// kernel does not tell (Linux before 4.19), or the peer does not pause for long enough to say.
+bool tcp_counters(int fd, std::uint64_t& written, std::uint64_t& read) noexcept;
+
 // True when the kernel's counts of bytes written to and read from the connected socket `fd` are
 // exactly these. Needs tcpi_bytes_sent (Linux 4.19); where the kernel has no such count, false.
 // REQUIRES: nobody who goes through the library sends or receives on `fd` during the call. The peer

@@ -26,6 +26,9 @@ struct ConnectParams {
   char device[32] = {};           // empty: by route
   bool has_traffic_class = false;
   std::uint8_t traffic_class = 0; // DSCP << 2 | ECN (RFC 2474, RFC 3168)
+  // The listener has said that this one of its family has the connection.
+  bool redirected = false;
+  Rendezvous rendezvous;
 };
 
 struct AcceptParams {
@@ -58,6 +61,10 @@ class TransportEvents {
   // Ended without a channel. `peer_reason` is what the peer's refusal said, else kNone.
   virtual void on_refused(Transport& transport, PromotionId id, Reason reason,
                           Reason peer_reason) noexcept = 0;
+  // As on_refused(): the peer says who should be asked.
+  virtual void on_redirect(Transport& transport, PromotionId id, const Rendezvous&) noexcept {
+    on_refused(transport, id, Reason::kPeerRefused, Reason::kRedirect);
+  }
   // A channel handed over earlier has failed or was closed by the peer: its failed() is true, and
   // somebody should look at its stream. The channel may have been destroyed meanwhile.
   virtual void on_channel_event(Transport& transport, PromotionId id) noexcept = 0;
@@ -80,10 +87,23 @@ class Transport {
   virtual Reason listen(const Endpoint& local) noexcept = 0;
   virtual void unlisten(const Endpoint& local) noexcept = 0;
 
+  // ---- Families of processes (family.h), which share a listener
+  // The descriptor that answers for `local`, which a child may inherit and adopt(); -1: none. Owned by
+  // the transport.
+  virtual int rendezvous_of(const Endpoint&) const noexcept { return -1; }
+  // As listen(), with a descriptor that was inherited. Takes it over if kNone.
+  virtual Reason adopt(const Endpoint&, int) noexcept { return Reason::kBusy; }
+  // As unlisten(), while other processes may go on with the same descriptor.
+  virtual void leave_to_others(const Endpoint& local) noexcept { unlisten(local); }
+  // Answers, under a name of this process' own, for every connection that it holds. Fills in the part
+  // of `out` that is this carrier's. Gives the descriptor that a child must close, or -1, in `fd`.
+  virtual Reason listen_alone(Rendezvous& out, int& fd) noexcept = 0;
+
   // Starts; the outcome comes as on_channel() or on_refused() with this id.
   virtual void connect(PromotionId id, const ConnectParams& params) noexcept = 0;
   virtual void accept(PromotionId id, const AcceptParams& params) noexcept = 0;
   virtual void refuse(PromotionId id, Reason reason) noexcept = 0;
+  virtual void redirect(PromotionId id, const Rendezvous& where) noexcept = 0;
   // Forgets a promotion that has no outcome yet; none will be reported.
   virtual void cancel(PromotionId id) noexcept = 0;
 
@@ -104,7 +124,7 @@ struct VerbsHost {
   int (*adopt_fd)(int fd) noexcept;
   void (*release_fd)(int fd) noexcept;
 };
-inline constexpr std::uint32_t kVerbsAbi = 1;
+inline constexpr std::uint32_t kVerbsAbi = 2;
 inline constexpr const char* kVerbsEntryPoint = "ringroad_verbs_transport";
 using VerbsEntryPoint = Transport* (*)(const VerbsHost& host, Reason* why) noexcept;
 

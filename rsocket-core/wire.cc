@@ -61,6 +61,24 @@ Reason parse_hello(const void* data, std::size_t n, Hello& out) noexcept {
   return Reason::kNone;
 }
 
+Redirect make_redirect(const Rendezvous& where) noexcept {
+  Redirect out;
+  out.refusal.reason = static_cast<std::uint8_t>(Reason::kRedirect);
+  out.rdma_port = where.rdma_port;
+  out.token = where.token;
+  return out;
+}
+
+bool parse_redirect(const void* data, std::size_t n, Rendezvous& where) noexcept {
+  if (parse_refusal(data, n) != Reason::kRedirect || n < sizeof(Redirect)) return false;
+  Redirect redirect;
+  std::memcpy(&redirect, data, sizeof redirect);
+  if (redirect.refusal.version != kProtocolVersion) return false;
+  where.rdma_port = redirect.rdma_port;
+  where.token = redirect.token;
+  return where.has_shm() || where.rdma_port != 0;
+}
+
 Reason parse_refusal(const void* data, std::size_t n) noexcept {
   Refusal refusal;
   if (data == nullptr || n < sizeof refusal) return Reason::kPeerRefused;

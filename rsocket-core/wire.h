@@ -95,7 +95,7 @@ static_assert(offsetof(ControlMessage, credits) == 4 && offsetof(ControlMessage,
 // ---- Promotion request and answer (CM private data; the shm hello starts the same) --------------
 //
 //  0       4         6          8            16     20          24       26   28           32     47 48
-//  | magic | version | tcp port | ring addr  | rkey | ring size | credits| role | zero      | nonce  |k|
+//  | magic | version | tcp port | ring addr  | rkey | ring size | credits| port | zero      | nonce  |k|
 //
 // REQ carries it from the connector, REP the same from the listener. 48 bytes: an IBTA CM REQ in
 // RDMA_PS_TCP leaves 56 bytes to the user (rdma_connect(3)), REP 196, REJ 148.
@@ -108,7 +108,7 @@ struct Hello {
   std::uint32_t rkey = 0;        // verbs: its rkey
   std::uint32_t ring_bytes = 0;  // size of the sender's receive ring
   std::uint16_t credits = 0;     // verbs: data messages that the sender has posted receives for
-  std::uint16_t zero16 = 0;
+  std::uint16_t listener_port = 0;  // verbs: the TCP listener's, where the CM is asked at another port
   std::uint32_t zero32 = 0;
   Nonce nonce{};
   std::uint8_t zero8 = 0;
@@ -123,6 +123,31 @@ struct Refusal {
   std::uint8_t zero8 = 0;
 };
 static_assert(sizeof(Refusal) == 8);
+
+// Where one process answers for the connections that it holds, whoever the listener is.
+struct Rendezvous {
+  std::array<std::uint8_t, 16> token{};  // names its Unix socket (shm_hello.h); zero: it has none
+  std::uint16_t rdma_port = 0;           // its rdma_cm port in RDMA_PS_TCP; 0: it has none
+
+  bool has_shm() const noexcept { return token != std::array<std::uint8_t, 16>{}; }
+};
+
+//  0       4         6        7   8           10     16                32
+//  | magic | version | reason | 0 | rdma port | zero | token           |
+//
+// REJ carries this where the reason is kRedirect: ask there.
+struct Redirect {
+  Refusal refusal;
+  std::uint16_t rdma_port = 0;
+  std::uint16_t zero16 = 0;
+  std::uint32_t zero32 = 0;
+  std::array<std::uint8_t, 16> token{};
+};
+static_assert(sizeof(Redirect) == 32 && offsetof(Redirect, token) == 16);
+
+Redirect make_redirect(const Rendezvous& where) noexcept;
+// False if the bytes are no Redirect of ours.
+bool parse_redirect(const void* data, std::size_t n, Rendezvous& where) noexcept;
 
 // kNone when `n` bytes at `data` are a Hello that this version understands.
 Reason parse_hello(const void* data, std::size_t n, Hello& out) noexcept;

@@ -81,7 +81,9 @@ Reason VerbsTransport::start(PromotionId id, const ConnectParams& params,
   sockaddr_storage source{};
   sockaddr_storage destination{};
   from.to_sockaddr(source);
-  params.tuple.remote.to_sockaddr(destination);
+  Endpoint to = params.tuple.remote;
+  if (params.redirected) to.port = params.rendezvous.rdma_port;
+  to.to_sockaddr(destination);
   return rdma_resolve_addr(raw, reinterpret_cast<sockaddr*>(&source),
                            reinterpret_cast<sockaddr*>(&destination), kResolveMs) == 0
              ? Reason::kNone
@@ -123,6 +125,14 @@ void VerbsTransport::advance(Attempts::iterator attempt, const CmEvent& event) n
         if (event.status == kRejectByConsumer) {
           peer_reason = parse_refusal(event.private_data, event.private_bytes);
           if (peer_reason == Reason::kPeerRefused) peer_reason = Reason::kNone;
+          Rendezvous where;
+          if (parse_redirect(event.private_data, event.private_bytes, where) &&
+              where.rdma_port != 0) {
+            const PromotionId id = attempt->first;
+            attempts_.erase(attempt);
+            host_.events->on_redirect(*this, id, where);
+            return;
+          }
         }
       }
       break;
@@ -150,6 +160,7 @@ Reason VerbsTransport::on_route(PromotionId id, Attempt& attempt) noexcept {
   Hello hello;
   hello.tcp_port = attempt.params.tuple.local.port;
   hello.nonce = attempt.params.nonce;
+  if (attempt.params.redirected) hello.listener_port = attempt.params.tuple.remote.port;
   attempt.channel->describe(hello);
   attempt.step = Step::kConnecting;
   rdma_conn_param param = connection_parameters(hello);
@@ -189,7 +200,7 @@ Reason VerbsTransport::answer(PromotionId id, Attempt& attempt,
     return why;
   }
   Hello hello;
-  hello.tcp_port = ntohs(rdma_get_src_port(cm_id));
+  hello.tcp_port = attempt.tcp_port;
   hello.nonce = params.nonce;
   attempt.channel->describe(hello);
   attempt.step = Step::kAccepting;
@@ -228,6 +239,14 @@ void VerbsTransport::refuse(PromotionId id, Reason reason) noexcept {
   Refusal refusal;
   refusal.reason = static_cast<std::uint8_t>(reason);
   rdma_reject(attempt->second.cm_id.get(), &refusal, sizeof refusal);
+  attempts_.erase(attempt);
+}
+
+void VerbsTransport::redirect(PromotionId id, const Rendezvous& where) noexcept {
+  const auto attempt = attempts_.find(id);
+  if (attempt == attempts_.end() || attempt->second.step != Step::kRequested) return;
+  const Redirect redirect = make_redirect(where);
+  rdma_reject(attempt->second.cm_id.get(), &redirect, sizeof redirect);
   attempts_.erase(attempt);
 }
 

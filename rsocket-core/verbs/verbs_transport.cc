@@ -59,6 +59,7 @@ Reason VerbsTransport::open() noexcept {
 VerbsTransport::~VerbsTransport() {
   attempts_.clear();
   listeners_.clear();
+  alone_.reset();
   for (const int fd : {timer_fd_, epoll_fd_}) {
     if (fd < 0) continue;
     host_.release_fd(fd);
@@ -78,23 +79,41 @@ Reason VerbsTransport::listen(const Endpoint& local) noexcept {
     ++known->second.count;
     return Reason::kNone;
   }
+  CmId id;
+  if (const Reason why = make_listener(local, id); why != Reason::kNone) return why;
+  try {
+    listeners_.emplace(local, Listener{std::move(id), 1});
+  } catch (const std::bad_alloc&) {
+    return Reason::kNoMemory;
+  }
+  return Reason::kNone;
+}
+
+Reason VerbsTransport::make_listener(const Endpoint& at, CmId& out) noexcept {
   rdma_cm_id* raw = nullptr;
   if (rdma_create_id(events_->get(), &raw, nullptr, RDMA_PS_TCP) != 0) {
     return reason_of_errno(errno, false);
   }
   CmId id(raw);
   sockaddr_storage address{};
-  local.to_sockaddr(address);
+  at.to_sockaddr(address);
   // An IPv6 wildcard takes IPv4 requests too, as a dual-stack TCP listener does.
   if (rdma_bind_addr(raw, reinterpret_cast<sockaddr*>(&address)) != 0 ||
       rdma_listen(raw, kBacklog) != 0) {
-    return reason_of_errno(errno, false);
+    return errno == EADDRINUSE ? Reason::kBusy : reason_of_errno(errno, false);
   }
-  try {
-    listeners_.emplace(local, Listener{std::move(id), 1});
-  } catch (const std::bad_alloc&) {
-    return Reason::kNoMemory;
+  out = std::move(id);
+  return Reason::kNone;
+}
+
+// At a port of the CM's choice, on every address.
+Reason VerbsTransport::listen_alone(Rendezvous& out, int& fd) noexcept {
+  fd = -1;
+  if (alone_ == nullptr) {
+    const Endpoint anywhere;
+    if (const Reason why = make_listener(anywhere, alone_); why != Reason::kNone) return why;
   }
+  out.rdma_port = ntohs(rdma_get_src_port(alone_.get()));
   return Reason::kNone;
 }
 
@@ -171,6 +190,12 @@ void VerbsTransport::on_request_event(const CmEvent& event) noexcept {
   }
   // The CM port is a passing one; the TCP connection's is in the Hello.
   request.tuple.remote.port = attempt.peer.tcp_port;
+  // So is the one that this process answers at for all that it holds.
+  if (alone_ != nullptr && attempt.peer.listener_port != 0 &&
+      request.tuple.local.port == ntohs(rdma_get_src_port(alone_.get()))) {
+    request.tuple.local.port = attempt.peer.listener_port;
+  }
+  attempt.tcp_port = request.tuple.local.port;
   request.peer_nonce = attempt.peer.nonce;
   request.ring_bytes = attempt.peer.ring_bytes;
   const PromotionId promotion = host_.next_id();

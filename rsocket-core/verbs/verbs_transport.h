@@ -43,9 +43,11 @@ class VerbsTransport final : public Transport {
   void dispatch() noexcept override;
   Reason listen(const Endpoint& local) noexcept override;
   void unlisten(const Endpoint& local) noexcept override;
+  Reason listen_alone(Rendezvous& out, int& fd) noexcept override;
   void connect(PromotionId id, const ConnectParams& params) noexcept override;
   void accept(PromotionId id, const AcceptParams& params) noexcept override;
   void refuse(PromotionId id, Reason reason) noexcept override;
+  void redirect(PromotionId id, const Rendezvous& where) noexcept override;
   void cancel(PromotionId id) noexcept override;
 
  private:
@@ -63,6 +65,7 @@ class VerbsTransport final : public Transport {
     std::int64_t deadline_ns = 0;
     ConnectParams params;  // connector
     Hello peer;            // listener
+    std::uint16_t tcp_port = 0;  // listener: of its own end
     std::unique_ptr<VerbsChannel> channel;
   };
   using Attempts = std::map<PromotionId, Attempt>;
@@ -88,6 +91,7 @@ class VerbsTransport final : public Transport {
   explicit VerbsTransport(const VerbsHost& host) noexcept : host_(host) {}
   Reason open() noexcept;
   bool watch(int fd) noexcept;
+  Reason make_listener(const Endpoint& at, CmId& out) noexcept;
 
   // ---- verbs_transport.cc
   void take_cm_events() noexcept;
@@ -117,6 +121,7 @@ class VerbsTransport final : public Transport {
   ProtectionDomains domains_;
   std::vector<Device> devices_;
   std::map<Endpoint, Listener> listeners_;
+  CmId alone_;  // listen_alone()
   Attempts attempts_;
   int epoll_fd_ = -1;
   int timer_fd_ = -1;

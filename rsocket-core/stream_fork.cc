@@ -1,0 +1,75 @@
+// A stream whose descriptor more than one process has, or had.
+//
+// While it is shared, every process that has it uses the kernel's connection, each through a Stream of
+// its own, and none can know what the others send and receive. Once one is left, that one's Stream asks
+// the kernel what was sent and received in all, and is a stream like any other.
+#include "rsocket-core/stream.h"
+#include "rsocket-core/sys.h"
+#include "rsocket-core/tcp_counters.h"
+
+namespace ringroad {
+
+bool Stream::nonblocking() const noexcept {
+  if (!shared_.load(std::memory_order_acquire)) {
+    return nonblocking_.load(std::memory_order_relaxed);
+  }
+  // The flag belongs to the open file, which others have too.
+  const int saved = errno;
+  const int flags = sys::fcntl(fd(), F_GETFL);
+  errno = saved;
+  return flags >= 0 ? (flags & O_NONBLOCK) != 0 : nonblocking_.load(std::memory_order_relaxed);
+}
+
+bool Stream::shareable() noexcept {
+  return state() == State::kOnTcp && !pinned_ && !gave_up_ && boundary_ == kNoBoundary &&
+         kernel_takes_bytes() && !app_closed_ && !shut_rd_ &&
+         error_.load(std::memory_order_relaxed) == 0 &&
+         in_epoll_sets_.load(std::memory_order_relaxed) == 0;
+}
+
+bool Stream::can_be_shared() noexcept {
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  if (state() == State::kConnecting && !pinned_) leave_or_give_up(Reason::kFork);
+  return shareable();
+}
+
+bool Stream::become_shared() noexcept {
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    if (state() == State::kConnecting && !pinned_) leave_or_give_up(Reason::kFork);
+    if (!shareable()) return false;
+    shared_.store(true, std::memory_order_release);
+    timeouts_known_.store(false, std::memory_order_release);
+    reason_ = Reason::kFork;
+  }
+  publish_state();
+  return true;
+}
+
+void Stream::begin_shared(std::uint64_t share) noexcept {
+  set_share(share);
+  shared_.store(true, std::memory_order_release);
+  reason_ = Reason::kFork;
+  publish_state();
+}
+
+// kNone once no other process has it. Nobody of this process is between the locks and the kernel, so
+// the kernel's counts are ours from here on, and what differs from them later is untracked.
+Reason Stream::become_alone() noexcept {
+  if (!host_->holds_alone(*this)) return Reason::kFork;
+  std::uint64_t written = 0;
+  std::uint64_t read = 0;
+  if (!tcp_counters(fd(), written, read)) return Reason::kBusy;
+  const int flags = sys::fcntl(fd(), F_GETFL);
+  if (flags < 0) return Reason::kBusy;
+  tcp_tx_ = written;
+  tcp_rx_ = read;
+  nonblocking_.store((flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
+  timeouts_known_.store(false, std::memory_order_release);
+  shared_.store(false, std::memory_order_release);
+  return Reason::kNone;
+}
+
+}  // namespace ringroad
