@@ -120,7 +120,11 @@ Family::Member Family::reserve() noexcept {
       MemberSlot& slot = members_[index];
       std::uint32_t word = slot.word.load(std::memory_order_acquire);
       const Member member = (word >> 2) << kIndexBits | index;
-      if ((word & 3) != kFree && (!desperate || alive(member))) continue;
+      if ((word & 3) != kFree) {
+        if (!desperate || alive(member)) continue;
+        word = slot.word.load(std::memory_order_acquire);  // which says so now
+        if ((word & 3) != kFree) continue;
+      }
       // Two steps, so that nobody takes the date of the one before for the child's.
       std::uint32_t generation = ((word >> 2) + 1) & kGenerationMask;
       if (generation == 0) generation = 1;

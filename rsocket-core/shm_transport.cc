@@ -48,11 +48,7 @@ ShmTransport::ShmTransport(TransportEvents& events, PromotionId (*next_id)() noe
       timer_fd_(timer_fd) {}
 
 ShmTransport::~ShmTransport() {
-  while (!listeners_.empty()) {
-    Listener& listener = listeners_.begin()->second;
-    listener.count = 1;
-    end_listener(listener.at, false);
-  }
+  while (!listeners_.empty()) end_listener(listeners_.begin(), false);
   handshakes_.clear();
   sys::close_quietly(timer_fd_);
   sys::close_quietly(epoll_fd_);

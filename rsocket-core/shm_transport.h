@@ -119,6 +119,7 @@ class ShmTransport final : public Transport {
   Reason begin_listener(const Listener& listener, const sockaddr_un* name,
                         socklen_t length) noexcept;
   void end_listener(const Endpoint& local, bool leave_to_others) noexcept;
+  void end_listener(std::map<Key, Listener>::iterator it, bool leave_to_others) noexcept;
   void accept_some(Key key) noexcept;
   void make_room_for_silent(Key listener) noexcept;
   void on_listener_side(Handshakes::iterator it) noexcept;

@@ -96,7 +96,11 @@ void ShmTransport::end_listener(const Endpoint& local, bool leave_to_others) noe
   const auto it = std::find_if(listeners_.begin(), listeners_.end(), [&](const auto& entry) {
     return !entry.second.any_address && entry.second.at == local;
   });
-  if (it == listeners_.end() || --it->second.count > 0) return;
+  if (it != listeners_.end() && --it->second.count == 0) end_listener(it, leave_to_others);
+}
+
+void ShmTransport::end_listener(std::map<Key, Listener>::iterator it,
+                                bool leave_to_others) noexcept {
   const Key key = it->first;
   for (auto handshake = handshakes_.begin(); handshake != handshakes_.end();) {
     const auto next = std::next(handshake);
@@ -106,18 +110,14 @@ void ShmTransport::end_listener(const Endpoint& local, bool leave_to_others) noe
     handshake = next;
   }
   unwatch(it->second.fd);
-  if (leave_to_others) {
-    // Perhaps there are none, and what waits to be accepted ends here.
-    close_foreign(it->second.fd);
-  } else {
-    // The connections that wait to be accepted go with it, and may hold anything.
-    for (int fd; (fd = sys::accept4(it->second.fd, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
-      receive_credentials(fd);
-      close_foreign_socket(fd);
-    }
-    sys::shutdown(it->second.fd, SHUT_RDWR);
-    close_own(it->second.fd);
+  // The connections that wait to be accepted go with it, and may hold anything. Others might have
+  // answered them, but perhaps there are none.
+  for (int fd; (fd = sys::accept4(it->second.fd, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+    receive_credentials(fd);
+    close_foreign_socket(fd);
   }
+  if (!leave_to_others) sys::shutdown(it->second.fd, SHUT_RDWR);
+  close_own(it->second.fd);
   listeners_.erase(it);
 }
 

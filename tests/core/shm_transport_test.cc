@@ -87,6 +87,9 @@ struct Agent final : TransportEvents {
   void on_refused(Transport&, PromotionId id, Reason reason, Reason peer_reason) noexcept override {
     refused.push_back({id, reason, peer_reason});
   }
+  void on_redirect(Transport&, PromotionId id, const Rendezvous& where) noexcept override {
+    redirected.emplace_back(id, where);
+  }
   void on_channel_event(Transport&, PromotionId) noexcept override {
     ADD_FAILURE() << "shared memory reports to its stream alone";
   }
@@ -101,6 +104,7 @@ struct Agent final : TransportEvents {
   std::vector<Nonce> nonces;
   std::vector<std::unique_ptr<Channel>> channels;
   std::vector<Refused> refused;
+  std::vector<std::pair<PromotionId, Rendezvous>> redirected;
 };
 
 // There are no TCP connections here; this is what the kernel would say of them.
@@ -126,8 +130,13 @@ struct Node {
       on.accept(id, params);
     };
   }
-  PromotionId connect(const Endpoint& to, const Endpoint& from = kClient) {
+  PromotionId connect(const Endpoint& to, const Endpoint& from = kClient,
+                      const Rendezvous* where = nullptr) {
     ConnectParams params;
+    if (where != nullptr) {
+      params.redirected = true;
+      params.rendezvous = *where;
+    }
     params.tuple = {from, to};
     params.nonce = nonce_of(0xaa);
     params.ring_bytes = kRing;
@@ -230,6 +239,76 @@ TEST(ShmTransportTest, KeepsTwoDescriptorsAChannelAndNothingElse) {
   client.agent.channels.clear();
   host.agent.channels.clear();
   EXPECT_EQ(open_descriptors(), before);
+}
+
+// ---- Families
+
+TEST(ShmFamilyTest, ARedirectLeadsToTheProcessThatHasTheConnection) {
+  Node client, listener, holder;
+  holder.accept_everything();
+  Rendezvous where;
+  int fd = -1;
+  ASSERT_EQ(holder.transport->listen_alone(where, fd), Reason::kNone);
+  EXPECT_GE(fd, 0);
+  ASSERT_TRUE(where.has_shm());
+  listener.agent.answer = [&](Transport& on, PromotionId id) { on.redirect(id, where); };
+  ASSERT_EQ(listener.transport->listen(server()), Reason::kNone);
+  const PromotionId id = client.connect(server());
+  ASSERT_TRUE(run_until({client.transport.get(), listener.transport.get()},
+                        [&] { return !client.agent.redirected.empty(); }));
+  EXPECT_EQ(client.agent.redirected.back().first, id);
+  EXPECT_EQ(client.agent.redirected.back().second.token, where.token);
+  EXPECT_FALSE(client.agent.has_outcome());
+  client.connect(server(), kClient, &where);
+  ASSERT_TRUE(run_until({client.transport.get(), holder.transport.get()}, [&] {
+    return client.agent.has_outcome() && holder.agent.has_outcome();
+  }));
+  EXPECT_EQ(holder.agent.requests.back().tuple, (FourTuple{server(), kClient}));
+  EXPECT_TRUE(says(client.agent.channel(), holder.agent.channel(), "hello"));
+}
+
+TEST(ShmFamilyTest, NoTwoProcessesAnswerUnderOneName) {
+  Node one, other;
+  Rendezvous first, second;
+  int fd = -1;
+  ASSERT_EQ(one.transport->listen_alone(first, fd), Reason::kNone);
+  ASSERT_EQ(other.transport->listen_alone(second, fd), Reason::kNone);
+  EXPECT_NE(first.token, second.token);
+}
+
+TEST(ShmFamilyTest, WhoeverHadTheConnectionAndEndedIsNotThere) {
+  Node client;
+  Rendezvous where;
+  {
+    Node holder;
+    int fd = -1;
+    ASSERT_EQ(holder.transport->listen_alone(where, fd), Reason::kNone);
+  }
+  client.connect(server(), kClient, &where);
+  ASSERT_EQ(client.agent.refused.size(), 1u);
+  EXPECT_EQ(client.agent.refused.back().reason, Reason::kPeerHasNoRingroad);
+}
+
+TEST(ShmFamilyTest, AnHeirAnswersWhatWasAskedBeforeItDid) {
+  Node client, heir;
+  heir.accept_everything();
+  auto first = std::make_unique<Node>();
+  ASSERT_EQ(first->transport->listen(server()), Reason::kNone);
+  // As fork leaves it to a child.
+  const int inherited = sys::move_high(
+      sys::fcntl(first->transport->rendezvous_of(server()), F_DUPFD_CLOEXEC, 0));
+  ASSERT_GE(inherited, 0);
+  first->transport->leave_to_others(server());
+  EXPECT_EQ(first->transport->rendezvous_of(server()), -1);
+  first.reset();
+  client.connect(server());
+  EXPECT_TRUE(client.agent.refused.empty()) << "the name is still there";
+  ASSERT_EQ(heir.transport->adopt(server(), inherited), Reason::kNone);
+  EXPECT_EQ(heir.transport->rendezvous_of(server()), inherited);
+  ASSERT_TRUE(run_until({client.transport.get(), heir.transport.get()}, [&] {
+    return client.agent.has_outcome() && heir.agent.has_outcome();
+  }));
+  EXPECT_TRUE(says(client.agent.channel(), heir.agent.channel(), "hello"));
 }
 
 TEST(ShmTransportTest, FindsWildcardListenersOfBothFamilies) {

@@ -224,5 +224,49 @@ TEST(RefusalTest, IsJustARefusalWhenItIsNotOurs) {
   EXPECT_EQ(parse_refusal(&refusal, sizeof refusal), Reason::kPeerRefused);
 }
 
+TEST(RedirectTest, SaysWhereToAsk) {
+  Rendezvous where;
+  for (std::size_t i = 0; i < where.token.size(); ++i) where.token[i] = static_cast<std::uint8_t>(i);
+  where.rdma_port = 0x1234;
+  const Redirect redirect = make_redirect(where);
+  std::uint8_t bytes[sizeof redirect];
+  std::memcpy(bytes, &redirect, sizeof redirect);
+  EXPECT_EQ(bytes[6], static_cast<std::uint8_t>(Reason::kRedirect));
+  EXPECT_EQ(bytes[8], 0x34);
+  EXPECT_EQ(bytes[9], 0x12);
+  for (std::size_t i = 10; i < 16; ++i) EXPECT_EQ(bytes[i], 0) << i;
+  EXPECT_EQ(std::memcmp(bytes + 16, where.token.data(), where.token.size()), 0);
+  Rendezvous read;
+  ASSERT_TRUE(parse_redirect(bytes, sizeof bytes, read));
+  EXPECT_EQ(read.token, where.token);
+  EXPECT_EQ(read.rdma_port, where.rdma_port);
+  EXPECT_EQ(parse_refusal(bytes, sizeof bytes), Reason::kRedirect) << "for whoever reads no further";
+}
+
+TEST(RedirectTest, IsNoneIfItIsShortOrForeignOrLeadsNowhere) {
+  Rendezvous where;
+  where.rdma_port = 1;
+  const Redirect good = make_redirect(where);
+  const auto read = [](const Redirect& redirect, std::size_t n) {
+    Rendezvous out;
+    return parse_redirect(&redirect, n, out);
+  };
+  EXPECT_TRUE(read(good, sizeof good));
+  EXPECT_FALSE(read(good, sizeof good - 1));
+  EXPECT_FALSE(read(good, sizeof(Refusal)));
+  Redirect bad = good;
+  bad.refusal.magic ^= 1;
+  EXPECT_FALSE(read(bad, sizeof bad));
+  bad = good;
+  ++bad.refusal.version;
+  EXPECT_FALSE(read(bad, sizeof bad));
+  bad = good;
+  bad.refusal.reason = static_cast<std::uint8_t>(Reason::kBusy);
+  EXPECT_FALSE(read(bad, sizeof bad));
+  EXPECT_FALSE(read(make_redirect(Rendezvous{}), sizeof(Redirect)));
+  Rendezvous out;
+  EXPECT_FALSE(parse_redirect(nullptr, 0, out));
+}
+
 }  // namespace
 }  // namespace ringroad

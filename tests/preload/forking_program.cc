@@ -1,0 +1,178 @@
+// A server that forks in the way that it is told, prints "port N.", and echoes lines:
+//
+//   forking_program child       accepts, forks; the child serves, the parent closes at once
+//   forking_program late        as child; the parent closes at the first line of its own input
+//   forking_program grandchild  as child, through a process between them that ends
+//   forking_program both        accepts, forks; the child reads, the parent writes
+//   forking_program exec        accepts, forks; the parent serves, the child becomes cat(1) with the
+//                               connection open, which ends with the program's input
+//   forking_program cloexec     as exec, with the connection closed by exec
+//   forking_program passed      as late; the parent has sent it to itself over a Unix socket before
+//   forking_program prefork N   forks N workers that accept and serve, one connection at a time, and
+//                               another one for each that is killed; they end with its input
+//   forking_program daemon N    as prefork, from a child of the process that listened, which ends
+//
+// And a client that forks: forking_program connect PORT connects, forks and ends; its child sends each
+// line of its input and prints the answer.
+//
+// Who serves says "PID serves PORT." with the number of the client's port.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace {
+
+int listener = -1;
+
+void serve(int fd, int answers_to) {
+  sockaddr_in peer{};
+  socklen_t length = sizeof peer;
+  getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length);
+  std::printf("%d serves %d.\n", static_cast<int>(getpid()), ntohs(peer.sin_port));
+  std::fflush(stdout);
+  char buffer[4096];
+  ssize_t n;
+  while ((n = recv(fd, buffer, sizeof buffer, 0)) > 0) {
+    if (write(answers_to, buffer, static_cast<size_t>(n)) != n) break;
+  }
+}
+
+[[noreturn]] void serve_and_end(int fd) {
+  close(listener);
+  serve(fd, fd);
+  _exit(0);
+}
+
+void pass_to_oneself(int fd) {
+  int pair[2];
+  socketpair(AF_UNIX, SOCK_DGRAM, 0, pair);
+  char word = 'x';
+  iovec piece{&word, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* part = CMSG_FIRSTHDR(&message);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_RIGHTS;
+  part->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(part), &fd, sizeof fd);
+  sendmsg(pair[0], &message, 0);
+}
+
+void one(const std::string& mode, int fd) {
+  int pipes[2];
+  if (pipe(pipes) != 0) std::exit(1);
+  if (fork() == 0) {
+    if (mode == "child" || mode == "late" || mode == "passed") serve_and_end(fd);
+    if (mode == "grandchild") {
+      if (fork() == 0) serve_and_end(fd);
+      _exit(0);
+    }
+    if (mode == "both") {
+      close(pipes[0]);
+      serve(fd, pipes[1]);
+      _exit(0);
+    }
+    execl("/bin/cat", "cat", static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  close(pipes[1]);
+  char line[4096];
+  if (mode == "late" || mode == "passed") {
+    if (mode == "passed") pass_to_oneself(fd);
+    if (std::fgets(line, sizeof line, stdin) == nullptr) std::exit(1);
+  }
+  if (mode == "both") {
+    ssize_t n;
+    while ((n = read(pipes[0], line, sizeof line)) > 0) {
+      if (send(fd, line, static_cast<size_t>(n), MSG_NOSIGNAL) != n) break;
+    }
+  }
+  if (mode == "exec" || mode == "cloexec") serve(fd, fd);
+  close(pipes[0]);
+  close(fd);
+}
+
+void work() {
+  for (;;) {
+    pollfd set[2] = {{listener, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+    if (poll(set, 2, -1) < 0 || set[1].revents != 0) _exit(0);
+    const int fd = accept(listener, nullptr, nullptr);
+    if (fd < 0) continue;  // another one was quicker
+    serve(fd, fd);
+    close(fd);
+  }
+}
+
+int prefork(int workers) {
+  fcntl(listener, F_SETFL, O_NONBLOCK);
+  for (int i = 0; i < workers; ++i) {
+    if (fork() == 0) work();
+  }
+  std::printf("master %d.\n", static_cast<int>(getpid()));
+  std::fflush(stdout);
+  for (;;) {
+    int status = 0;
+    if (wait(&status) < 0) return 0;
+    if (WIFSIGNALED(status) && fork() == 0) work();
+  }
+}
+
+int connect_and_fork(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<in_port_t>(port));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) return 1;
+  if (fork() != 0) _exit(0);
+  std::printf("child %d.\n", static_cast<int>(getpid()));
+  std::fflush(stdout);
+  char line[4096];
+  while (std::fgets(line, sizeof line, stdin) != nullptr) {
+    const size_t length = std::strlen(line);
+    if (send(fd, line, length, MSG_NOSIGNAL) != static_cast<ssize_t>(length)) return 1;
+    const ssize_t n = recv(fd, line, length, MSG_WAITALL);
+    std::printf("%.*s", n < 0 ? 0 : static_cast<int>(n), line);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  const int number = argc > 2 ? std::atoi(argv[2]) : 0;
+  if (mode == "connect") return connect_and_fork(number);
+  const int type = mode == "cloexec" ? SOCK_CLOEXEC : 0;
+  listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof at;
+  if (bind(listener, reinterpret_cast<sockaddr*>(&at), length) != 0 || listen(listener, 16) != 0 ||
+      getsockname(listener, reinterpret_cast<sockaddr*>(&at), &length) != 0) {
+    return 1;
+  }
+  std::printf("port %d.\n", ntohs(at.sin_port));
+  std::fflush(stdout);
+  if (mode == "daemon" && fork() != 0) _exit(0);
+  if (mode == "prefork" || mode == "daemon") return prefork(number);
+  for (;;) {
+    const int fd = accept4(listener, nullptr, nullptr, type);
+    if (fd < 0) return 1;
+    one(mode, fd);
+  }
+}

@@ -1,0 +1,270 @@
+// Servers that fork: who has the connection is found, and is promoted when nobody else has it.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/segment_reader.h"
+#include "tests/preload/scenario_run.h"
+
+namespace ringroad::test {
+namespace {
+
+constexpr int kTimeoutMs = 20'000;
+using Clock = std::chrono::steady_clock;
+
+int number_after(const std::string& text, const std::string& word) {
+  const std::size_t at = text.rfind(word);
+  return at == std::string::npos ? -1 : std::stoi(text.substr(at + word.size()));
+}
+
+class ForkingTest : public testing::Test {
+ protected:
+  ForkingTest()
+      : policy_(directory_.write("policy.toml", policy_after_three_messages())),
+        environment_(environment_with({"LD_PRELOAD=" RINGROAD_LIBRARY, "RINGROAD_POLICY=" + policy_,
+                                       "RINGROAD_RUNTIME_DIR=" + directory_.path() + "/run"})) {}
+
+  std::unique_ptr<Program> start_server(const std::vector<std::string>& words) {
+    std::vector<std::string> argv{RINGROAD_FORKING};
+    argv.insert(argv.end(), words.begin(), words.end());
+    auto server = std::make_unique<Program>(argv, environment_);
+    EXPECT_TRUE(server->wait_for("port ", kTimeoutMs));
+    const bool prefork = words[0] == "prefork" || words[0] == "daemon";
+    EXPECT_TRUE(!prefork || server->wait_for("master ", kTimeoutMs));
+    port_ = std::to_string(number_after(server->out(), "port "));
+    return server;
+  }
+
+  // A client that says lines and reads them back.
+  struct Client {
+    std::unique_ptr<Program> program;
+    std::string port;  // its own
+    std::string said;
+    unsigned lines = 0;
+
+    bool say(unsigned count) {
+      for (unsigned i = 0; i < count; ++i) {
+        ++lines;
+        const std::string line = "line " + std::to_string(lines) + ", " +
+                                 std::string(lines * 37 % 800, static_cast<char>('a' + lines % 26)) +
+                                 "\n";
+        said += line;
+        program->write(line);
+        // Back, and in order.
+        if (!program->wait_for(said, kTimeoutMs)) return false;
+      }
+      return true;
+    }
+  };
+
+  Client connect() {
+    Client client;
+    client.program = std::make_unique<Program>(
+        std::vector<std::string>{RINGROAD_ECHO, "connect", port_}, environment_);
+    EXPECT_TRUE(client.program->wait_for(".\n", kTimeoutMs));
+    client.port = std::to_string(number_after(client.program->out(), "port "));
+    EXPECT_TRUE(client.say(2));
+    return client;
+  }
+
+  pid_t server_of(Program& server, const Client& client) {
+    const std::string line = " serves " + client.port + ".";
+    EXPECT_TRUE(server.wait_for(line, kTimeoutMs));
+    const std::size_t end = server.out().find(line);
+    const std::size_t begin = server.out().rfind('\n', end) + 1;
+    return std::stoi(server.out().substr(begin, end - begin));
+  }
+
+  // What `process` says of the connection; null: it has none.
+  std::unique_ptr<cli::StreamReport> report(pid_t process, const Client& client) {
+    const cli::Snapshot all = cli::read_segments(directory_.path() + "/run");
+    for (const cli::ProcessReport& one : all.processes) {
+      if (one.pid != process) continue;
+      for (const cli::StreamReport& stream : one.streams) {
+        const bool ours = std::to_string(stream.local.port) == client.port ||
+                          std::to_string(stream.remote.port) == client.port;
+        if (ours) return std::make_unique<cli::StreamReport>(stream);
+      }
+    }
+    return nullptr;
+  }
+  bool on_channel(pid_t process, const Client& client) {
+    const auto stream = report(process, client);
+    return stream != nullptr && stream->state == State::kOnChannel;
+  }
+
+  // Talks until the server's end is on its channel, then once more over it.
+  bool promoted(pid_t server, Client& client) {
+    const auto until = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
+    while (!on_channel(server, client)) {
+      if (Clock::now() > until || !client.say(1)) return false;
+    }
+    return client.say(10) && on_channel(client.program->pid(), client);
+  }
+
+  // Waits until the server's end says why it is on TCP.
+  bool says(pid_t server, Client& client, Reason reason) {
+    const auto until = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
+    for (;;) {
+      const auto stream = report(server, client);
+      if (stream != nullptr && stream->reason == reason) return stream->state == State::kOnTcp;
+      if (Clock::now() > until || !client.say(1)) return false;
+    }
+  }
+
+  TemporaryDirectory directory_;
+  const std::string policy_;
+  const std::vector<std::string> environment_;
+  std::string port_;
+};
+
+TEST_F(ForkingTest, TheChildThatServesAloneIsPromoted) {
+  const auto server = start_server({"child"});
+  Client first = connect();
+  Client second = connect();
+  const pid_t one = server_of(*server, first);
+  const pid_t other = server_of(*server, second);
+  EXPECT_NE(one, other);
+  EXPECT_NE(one, server->pid());
+  EXPECT_TRUE(promoted(one, first));
+  EXPECT_TRUE(promoted(other, second));
+  EXPECT_EQ(report(server->pid(), first), nullptr);
+}
+
+TEST_F(ForkingTest, TheGrandchildThatServesAloneIsPromoted) {
+  const auto server = start_server({"grandchild"});
+  Client client = connect();
+  EXPECT_TRUE(promoted(server_of(*server, client), client));
+}
+
+TEST_F(ForkingTest, TheChildIsPromotedWhenTheParentHasClosedItsCopy) {
+  const auto server = start_server({"late"});
+  Client client = connect();
+  const pid_t child = server_of(*server, client);
+  // The listener waits for a second for one of them to close it, and then says no.
+  const auto until = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
+  while (report(client.program->pid(), client)->peer_reason != Reason::kFork) {
+    ASSERT_LT(Clock::now(), until);
+    ASSERT_TRUE(client.say(1));
+  }
+  EXPECT_TRUE(says(child, client, Reason::kFork));
+  EXPECT_TRUE(says(server->pid(), client, Reason::kFork));
+  server->write("close\n");
+  EXPECT_TRUE(promoted(child, client));
+}
+
+TEST_F(ForkingTest, WhatTwoProcessesUseStaysOnTcp) {
+  const auto server = start_server({"both"});
+  Client client = connect();
+  const pid_t child = server_of(*server, client);
+  EXPECT_TRUE(client.say(300));
+  EXPECT_TRUE(says(child, client, Reason::kFork));
+  EXPECT_TRUE(says(server->pid(), client, Reason::kFork));
+  EXPECT_TRUE(client.say(100));
+  EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
+}
+
+TEST_F(ForkingTest, WhatAnotherProgramKeepsOpenStaysOnTcp) {
+  const auto server = start_server({"exec"});
+  Client client = connect();
+  EXPECT_TRUE(client.say(300));
+  EXPECT_TRUE(says(server->pid(), client, Reason::kFork));
+  EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
+}
+
+TEST_F(ForkingTest, WhatAnotherProgramDoesNotKeepIsPromoted) {
+  const auto server = start_server({"cloexec"});
+  Client client = connect();
+  EXPECT_TRUE(promoted(server->pid(), client));
+}
+
+TEST_F(ForkingTest, WhatWasPassedOnStaysOnTcpInTheChildToo) {
+  const auto server = start_server({"passed"});
+  Client client = connect();
+  const pid_t child = server_of(*server, client);
+  EXPECT_TRUE(client.say(10));
+  server->write("close\n");
+  EXPECT_TRUE(client.say(300));
+  EXPECT_TRUE(says(child, client, Reason::kFork));
+  EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
+}
+
+TEST_F(ForkingTest, WorkersThatShareAListenerAreAllPromoted) {
+  for (const char* mode : {"prefork", "daemon"}) {
+    const auto server = start_server({mode, "3"});
+    std::vector<Client> clients;
+    std::set<pid_t> workers;
+    for (int i = 0; i < 3; ++i) {
+      clients.push_back(connect());
+      const pid_t worker = server_of(*server, clients.back());
+      workers.insert(worker);
+      EXPECT_TRUE(promoted(worker, clients.back())) << mode << i;
+    }
+    EXPECT_EQ(workers.size(), 3U);
+    for (Client& client : clients) EXPECT_TRUE(client.say(10));
+  }
+}
+
+TEST_F(ForkingTest, AWorkerIsKilledAndTheOthersGoOn) {
+  const auto server = start_server({"prefork", "3"});
+  std::vector<Client> clients;
+  std::vector<pid_t> workers;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(connect());
+    workers.push_back(server_of(*server, clients.back()));
+    ASSERT_TRUE(promoted(workers.back(), clients.back()));
+  }
+  ASSERT_EQ(::kill(workers[0], SIGKILL), 0);
+  EXPECT_TRUE(clients[1].say(50));
+  EXPECT_TRUE(clients[2].say(50));
+  EXPECT_TRUE(on_channel(workers[1], clients[1]) && on_channel(workers[2], clients[2]));
+  Client client = connect();
+  const pid_t worker = server_of(*server, client);
+  EXPECT_NE(worker, workers[0]);
+  EXPECT_TRUE(promoted(worker, client));
+}
+
+TEST_F(ForkingTest, SomebodyAnswersForTheListenerWhenItsFirstOwnerIsKilled) {
+  const auto server = start_server({"prefork", "3"});
+  Client before = connect();
+  ASSERT_TRUE(promoted(server_of(*server, before), before));
+  ASSERT_EQ(::kill(number_after(server->out(), "master "), SIGKILL), 0);
+  Client after = connect();
+  EXPECT_TRUE(promoted(server_of(*server, after), after));
+  EXPECT_TRUE(before.say(10));
+}
+
+TEST_F(ForkingTest, AClientsChildIsPromotedWhenTheClientHasEnded) {
+  Program server({RINGROAD_ECHO, "serve"}, environment_);
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Program client({RINGROAD_FORKING, "connect", std::to_string(number_after(server.out(), "port "))},
+                 environment_);
+  ASSERT_TRUE(client.wait_for(".\n", kTimeoutMs));
+  const pid_t child = number_after(client.out(), "child ");
+  const auto until = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
+  const auto promotions = [&] {
+    const cli::Snapshot all = cli::read_segments(directory_.path() + "/run");
+    for (const cli::ProcessReport& one : all.processes) {
+      if (one.pid == child && !one.streams.empty()) return one.streams[0].promotions;
+    }
+    return std::uint64_t{0};
+  };
+  for (unsigned i = 0; promotions() == 0; ++i) {
+    ASSERT_LT(Clock::now(), until);
+    const std::string line = "line " + std::to_string(i) + "\n";
+    client.write(line);
+    ASSERT_TRUE(client.wait_for(line, kTimeoutMs));
+  }
+  client.write("over the channel\n");
+  EXPECT_TRUE(client.wait_for("over the channel\n", kTimeoutMs));
+}
+
+}  // namespace
+}  // namespace ringroad::test
