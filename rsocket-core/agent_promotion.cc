@@ -276,7 +276,11 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
     const auto it = accepted_.find(request.tuple);
     if (it != accepted_.end()) stream = it->second.lock();
   }
-  if (stream != nullptr && (!stream->shared() || holds_alone(*stream))) {
+  // A process that has forked before may be about to leave this connection to a child as well: one that
+  // was promoted before would be brought back for good.
+  const bool may_be_forked = stream != nullptr && family_.exists() && !stream->touched() &&
+                             stream->config().wait_ns == 0;
+  if (stream != nullptr && !may_be_forked && (!stream->shared() || holds_alone(*stream))) {
     decide(transport, id, request, stream);
     return true;
   }
@@ -289,7 +293,8 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
     return true;
   }
   if (last) {
-    transport.refuse(id, stream != nullptr || found == Family::Found::kSeveral
+    transport.refuse(id, may_be_forked ? Reason::kBusy
+                         : stream != nullptr || found == Family::Found::kSeveral
                              ? Reason::kFork
                              : Reason::kUnknownConnection);
   }
@@ -343,8 +348,7 @@ void Agent::offer(const StreamPtr& stream) noexcept {
     if (it->second.request.tuple != stream->tuple()) continue;
     const PromotionId id = it->first;
     const Unknown found = it->second;
-    unknown_.erase(it);
-    decide(*found.transport, id, found.request, stream);
+    if (look_up(*found.transport, id, found.request, false)) unknown_.erase(id);
     return;
   }
 }

@@ -183,6 +183,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::uint64_t share() const noexcept { return share_.load(std::memory_order_relaxed); }
   void set_share(std::uint64_t share) noexcept { share_.store(share, std::memory_order_relaxed); }
   std::uint64_t take_share() noexcept { return share_.exchange(0, std::memory_order_relaxed); }
+  // The program has made a call on it in this process. A server that accepts and forks never does.
+  bool touched() const noexcept { return touched_.load(std::memory_order_relaxed); }
   // Another process may have the descriptor too: the stream stays on TCP while one does.
   bool shared() const noexcept { return shared_.load(std::memory_order_acquire); }
   // Whether a child can go on with it by itself: it is on TCP, and nothing of an exchange or of the
@@ -267,6 +269,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // All that follow need both locks. stream_switch.cc:
   void step(StreamEvent event, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void settle_kernel_only() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void touch() noexcept {
+    if (!touched()) touched_.store(true, std::memory_order_relaxed);
+  }
   bool shareable() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   Reason become_alone() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool retry_later() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -323,6 +328,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<std::uint64_t> retry_at_uses_{0};  // after a promotion that failed for the moment
   unsigned retries_ = 0;
   std::atomic<bool> agent_on_channel_{false};
+  std::atomic<bool> touched_{false};
   std::atomic<bool> shared_{false};
   std::atomic<std::uint64_t> share_{0};
   std::atomic<bool> queued_{false};

@@ -50,6 +50,7 @@ bool Stream::become_shared() noexcept {
 
 void Stream::begin_shared(std::uint64_t share) noexcept {
   set_share(share);
+  touch();
   shared_.store(true, std::memory_order_release);
   reason_ = Reason::kFork;
   publish_state();

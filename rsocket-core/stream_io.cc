@@ -102,6 +102,7 @@ Stream::IoResult Stream::kernel_refused(std::size_t done) noexcept {
 // ---- Sending
 
 ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
+  touch();
   const int saved_errno = errno;
   const std::size_t total = total_bytes(iov, count_iov);
   const bool may_sleep = (flags & MSG_DONTWAIT) == 0 && !nonblocking();
@@ -261,6 +262,7 @@ void Stream::skip_verified() noexcept {
 }
 
 ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
+  touch();
   const int saved_errno = errno;
   const std::size_t total = total_bytes(iov, count_iov);
   const bool may_sleep = (flags & MSG_DONTWAIT) == 0 && !nonblocking();

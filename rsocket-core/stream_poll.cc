@@ -75,6 +75,7 @@ short Stream::channel_ready(short events) noexcept {
 }
 
 Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
+  touch();
   for (;;) {
     PollPlan plan;
     bool service_first = false;

@@ -96,7 +96,7 @@ TEST_P(DifferentialTest, TheTranscriptIsTheKernels) {
   TemporaryDirectory directory;
   const bool first = c.mode == Mode::kFirstByte;
   const std::string policy = directory.write(
-      "policy.toml", first ? policy_from_the_first_byte() : policy_after_three_messages());
+      "policy.toml", first ? policy_from_the_first_byte() : policy_after_messages(3));
   Outcome plain;
   Outcome preloaded;
   run(environment_with({}), "", c.name, plain);

@@ -125,7 +125,7 @@ class ForgedPromotionTest : public testing::Test {
   }
 
   TemporaryDirectory directory_;
-  std::string policy_ = directory_.write("policy.toml", policy_after_three_messages());
+  std::string policy_ = directory_.write("policy.toml", policy_after_messages(3));
   std::string segments_ = directory_.path() + "/run";
 };
 

@@ -26,8 +26,8 @@ int number_after(const std::string& text, const std::string& word) {
 
 class ForkingTest : public testing::Test {
  protected:
-  ForkingTest()
-      : policy_(directory_.write("policy.toml", policy_after_three_messages())),
+  explicit ForkingTest(const std::string& policy = policy_after_messages(3))
+      : policy_(directory_.write("policy.toml", policy)),
         environment_(environment_with({"LD_PRELOAD=" RINGROAD_LIBRARY, "RINGROAD_POLICY=" + policy_,
                                        "RINGROAD_RUNTIME_DIR=" + directory_.path() + "/run"})) {}
 
@@ -125,6 +125,11 @@ class ForkingTest : public testing::Test {
   std::string port_;
 };
 
+class EagerForkingTest : public ForkingTest {
+ protected:
+  EagerForkingTest() : ForkingTest(policy_after_messages(1)) {}
+};
+
 TEST_F(ForkingTest, TheChildThatServesAloneIsPromoted) {
   const auto server = start_server({"child"});
   Client first = connect();
@@ -142,6 +147,16 @@ TEST_F(ForkingTest, TheGrandchildThatServesAloneIsPromoted) {
   const auto server = start_server({"grandchild"});
   Client client = connect();
   EXPECT_TRUE(promoted(server_of(*server, client), client));
+}
+
+TEST_F(EagerForkingTest, TheParentDoesNotTakeWhatItLeavesToAChild) {
+  // The client asks with its first line, when the parent may have accepted and not forked yet.
+  const auto server = start_server({"child"});
+  const Client first = connect();  // nobody knows yet that this server forks
+  for (int i = 0; i < 20; ++i) {
+    Client client = connect();
+    ASSERT_TRUE(promoted(server_of(*server, client), client)) << i;
+  }
 }
 
 TEST_F(ForkingTest, TheChildIsPromotedWhenTheParentHasClosedItsCopy) {

@@ -105,7 +105,7 @@ std::string first_difference(const std::string& plain, const std::string& preloa
 std::string play(const Play& p, cli::Snapshot& snapshot) {
   TemporaryDirectory directory;
   const std::string policy = directory.write(
-      "policy.toml", p.from_the_first_byte ? policy_from_the_first_byte() : policy_after_three_messages());
+      "policy.toml", p.from_the_first_byte ? policy_from_the_first_byte() : policy_after_messages(3));
   const std::string segments = directory.path() + "/run";
   std::vector<std::string> changes;
   if (p.preloaded) {

@@ -151,7 +151,9 @@ std::string policy_from_the_first_byte() {
   return policy("promote_after = { messages = 0 }\nwait = \"3s\"\n");
 }
 
-std::string policy_after_three_messages() { return policy("promote_after = { messages = 3 }\n"); }
+std::string policy_after_messages(unsigned count) {
+  return policy(("promote_after = { messages = " + std::to_string(count) + " }\n").c_str());
+}
 
 std::vector<std::string> environment_with(const std::vector<std::string>& changes) {
   std::vector<std::string> all = changes;

@@ -52,9 +52,9 @@ class Program {
   std::string err_;
 };
 
-// What a library preloaded over shm needs: promoted from the first byte, or after three messages.
+// What a library preloaded over shm needs: promoted from the first byte, or after some messages.
 std::string policy_from_the_first_byte();
-std::string policy_after_three_messages();
+std::string policy_after_messages(unsigned count);
 
 // The environment of this process with `changes` ("NAME=value") and without RINGROAD_*.
 std::vector<std::string> environment_with(const std::vector<std::string>& changes);
