@@ -279,7 +279,7 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
   // A process that has forked before may be about to leave this connection to a child as well: one that
   // was promoted before would be brought back for good.
   const bool may_be_forked = stream != nullptr && family_.exists() && !stream->touched() &&
-                             stream->config().wait_ns == 0;
+                             !stream->shared() && stream->config().wait_ns == 0;
   if (stream != nullptr && !may_be_forked && (!stream->shared() || holds_alone(*stream))) {
     decide(transport, id, request, stream);
     return true;
