@@ -246,7 +246,7 @@ def test_nginx_in_one_process_serves_and_is_its_own_upstream(host, eager):
 
 @needs("nginx", "wrk", "curl", "haproxy")
 def test_haproxy_with_threads_before_nginx_with_workers(host, eager):
-    """nginx's workers share listeners, which their master holds for the library: they stay on TCP."""
+    """HAProxy is the one that is looked at here; the workers are test_forking_programs.py's."""
     with nginx(host, eager, 2) as (_, data, ports):
         port = support.free_port()
         path = host.directory / "haproxy.cfg"
