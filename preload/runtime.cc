@@ -82,7 +82,12 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
   host.abi = kVerbsAbi;
   host.events = &events;
   host.next_id = Agent::next_promotion_id;
-  host.adopt_fd = [](int fd) noexcept { return sys::move_high(fd); };
+  host.adopt_fd = [](int fd) noexcept {
+    const int high = sys::move_high(fd);
+    private_descriptors::not_for_children(high);
+    return high;
+  };
+  host.share_fd = [](int fd) noexcept { return sys::move_high(fd); };
   host.release_fd = [](int fd) noexcept { private_descriptors::unmark(fd); };
   Transport* transport = entry(host, &why);
   if (transport == nullptr) log::write(log::Level::kWarn, reason_text(why));
@@ -124,6 +129,7 @@ void after_fork_child() noexcept {
     segment->header().policy_status.store(
         static_cast<std::uint32_t>(stats::PolicyStatus::kLoaded));
   }
+  private_descriptors::leave_to_parent([](int fd) noexcept { sys::close_quietly(fd); });
   agent->after_fork_child(segment);
   establish_mutex.reset_after_fork();
   inherit_mutex.reset_after_fork();

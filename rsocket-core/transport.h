@@ -115,16 +115,18 @@ class Transport {
 
 // What the loadable verbs object exports: `ringroad_verbs_transport`. Gives null and a reason when
 // the host has no usable RDMA device or libraries. `events` outlives the transport. `next_id` gives
-// ids for incoming requests. `adopt_fd` is called for each descriptor that the libraries keep, and
-// returns the number to use from then on (moved high).
+// ids for incoming requests. `adopt_fd` is called for each descriptor that the transport or the
+// libraries keep, and returns the number to use from then on (moved high); a forked child closes it.
+// `share_fd` is the same for those that the libraries go on using in the child.
 struct VerbsHost {
   std::uint32_t abi;  // kVerbsAbi
   TransportEvents* events;
   PromotionId (*next_id)() noexcept;
   int (*adopt_fd)(int fd) noexcept;
+  int (*share_fd)(int fd) noexcept;
   void (*release_fd)(int fd) noexcept;
 };
-inline constexpr std::uint32_t kVerbsAbi = 2;
+inline constexpr std::uint32_t kVerbsAbi = 3;
 inline constexpr const char* kVerbsEntryPoint = "ringroad_verbs_transport";
 using VerbsEntryPoint = Transport* (*)(const VerbsHost& host, Reason* why) noexcept;
 

@@ -10,12 +10,14 @@ import os
 import re
 import signal
 import subprocess
+from contextlib import ExitStack
 
 import pytest
 
 from lib import checks, rdma_counters
 
 from . import support
+from .support import children
 from .test_first_byte import FROM_THE_FIRST, check
 from .test_sysbench import GREETING, INCREMENTS, SEED, check_carrier, check_report, load_for
 
@@ -155,6 +157,69 @@ def test_too_little_lockable_memory_is_said_and_tcp_is_used(tmp_path, poor):
                  if "RLIMIT_MEMLOCK" in line]
         talkers = {"client": [client.pid], "server": [client.pid, server.pid]}[poor]
         assert sorted(int(re.search(r"\[(\d+)\]", line)[1]) for line in lines) == sorted(talkers)
+
+
+def talk(clients, condition, what):
+    """Has every client say lines until the condition holds, and once more after that."""
+    def said():
+        holds = condition()
+        for client in clients:
+            assert client.tell("say something") == "something"
+        return holds
+    support.wait_for(said, what)
+
+
+@pytest.mark.parametrize("mode", ["prefork", "children"])
+def test_who_has_the_connection_in_a_server_that_forks_is_asked(tmp_path, mode):
+    host = support.Host(tmp_path)
+    preload = host.preload(host.policy("forks", ["1-65535"], via="rdma", subnet=NETWORK,
+                                       promote_after="{ messages = 2 }"))
+    with support.Talker(mode, ADDRESS, 0, preload=preload) as server, ExitStack() as stack:
+        port = server.line().split()[1]
+
+        def promoted_clients():
+            clients = [stack.enter_context(support.Talker("ask", ADDRESS, port, preload=preload))
+                       for _ in range(2)]
+            assert [client.line() for client in clients] == ["connected"] * 2
+            talk(clients, lambda: all(host.on_channel(client.pid) for client in clients),
+                 "the clients' channels")
+            for client in clients:
+                stream, = host.streams(client.pid)
+                assert stream["carrier"] == "rdma" and stream["promotions"] == 1, stream
+            return clients
+
+        def answered():
+            with support.Talker("ask", ADDRESS, port, preload=preload) as client:
+                assert client.line() == "connected"
+                return all(client.tell("say something") == "something" for _ in range(20)) and \
+                    host.on_channel(client.pid)
+        # Nobody knows yet that this server forks: the first one may find it in the parent.
+        with support.Talker("ask", ADDRESS, port, preload=preload) as first:
+            assert first.line() == "connected" and first.tell("say hello") == "hello"
+            assert first.finish() == 0
+        already = host.ss(server.pid)["streams_promoted"]
+        talkers = promoted_clients()
+        talkers += promoted_clients()
+        workers = children(server.pid)
+        assert host.ss(server.pid)["streams_promoted"] == already
+        assert sum(len(host.on_channel(pid)) for pid in workers) == 4
+        assert queue_pairs() == 8
+        # The devices of a process are its own, and so it takes its queue pairs along.
+        victim = next(pid for pid in workers if host.on_channel(pid))
+        count = len(host.on_channel(victim))
+        os.kill(victim, signal.SIGKILL)
+        support.wait_for(lambda: queue_pairs() <= 8 - count, "the killed one's queue pairs to go")
+        for client in talkers:
+            client.kill()
+        support.wait_for(lambda: queue_pairs() == 0, "the queue pairs to go")
+        talkers = promoted_clients()
+        if mode == "prefork":
+            server.kill()
+            support.wait_for(answered, "another one to take the listener's place")
+            talkers += promoted_clients()
+        for client in talkers:
+            assert client.tell("say still there") == "still there"
+            assert client.finish() == 0
 
 
 def test_64_threads_leave_the_same_tables_as_over_tcp(host, server, preload, tmp_path):

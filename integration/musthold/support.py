@@ -165,5 +165,9 @@ class Talker:
             self.kill()
 
 
+def children(pid):
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def wait_for(condition, what, timeout_s=30):
     processes.wait_until(condition, timeout_s, what)

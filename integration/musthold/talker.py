@@ -2,12 +2,17 @@
 """A small program that knows nothing of Ringroad: a line-based echo server, or its client.
 
   talker.py serve ADDRESS PORT     says "PORT n"; echoes lines of every client until stdin ends
+  talker.py prefork ADDRESS PORT   the same by two workers that it forks: each accepts and echoes
+  talker.py children ADDRESS PORT  the same by a child that it forks for each client
   talker.py ask ADDRESS PORT       connects, says "connected"; for each line on stdin
                                      say TEXT     sends the line, says what came back
                                      bulk BYTES   sends and receives so many, says their digest
 """
 
 import hashlib
+import os
+import select
+import signal
 import socket
 import sys
 import threading
@@ -18,6 +23,37 @@ def serve(address, port):
     print("PORT", listener.getsockname()[1], flush=True)
     threading.Thread(target=accept_all, args=(listener,), daemon=True).start()
     sys.stdin.read()
+
+
+def prefork(address, port):
+    listener = socket.create_server((address, port), backlog=64)
+    for _ in range(2):
+        if os.fork() == 0:
+            end_with_the_input()
+            accept_all(listener)
+    print("PORT", listener.getsockname()[1], flush=True)
+    sys.stdin.read()
+
+
+def children(address, port):
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.create_server((address, port), backlog=64)
+    print("PORT", listener.getsockname()[1], flush=True)
+    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            echo(connection)
+            os._exit(0)
+        connection.close()
+
+
+def end_with_the_input():
+    def wait():
+        # Not a byte is taken from the others.
+        select.select([sys.stdin], [], [])
+        os._exit(0)
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def accept_all(listener):
@@ -63,4 +99,5 @@ def receive(connection, count):
 
 
 if __name__ == "__main__":
-    {"serve": serve, "ask": ask}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    {"serve": serve, "prefork": prefork, "children": children,
+     "ask": ask}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))

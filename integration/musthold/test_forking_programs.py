@@ -15,13 +15,13 @@ import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from lib import processes
 
 from . import support
+from .support import children
 from .test_programs import (check_http, check_idle, needs, nginx_configuration, output,
                             server)
 
@@ -55,10 +55,6 @@ def everybody(host):
     done = subprocess.run([host.tool.command, "ss", "--json", "--directory", host.runtime],
                           capture_output=True, text=True, check=True)
     return {process["pid"]: process for process in json.loads(done.stdout)["processes"]}
-
-
-def children(pid):
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def promoted(host, pids):

@@ -95,15 +95,16 @@ Reason reason_of_errno(int error, bool pins_memory) noexcept {
 }
 
 std::shared_ptr<ProtectionDomain> ProtectionDomains::get(
-    ibv_context* device, const std::array<std::uint8_t, 16>& peer) noexcept {
+    const std::shared_ptr<ibv_context>& device,
+    const std::array<std::uint8_t, 16>& peer) noexcept {
   MutexLock lock(mutex_);
   try {
     std::erase_if(domains_, [](const auto& entry) { return entry.second.expired(); });
-    std::weak_ptr<ProtectionDomain>& known = domains_[{device, peer}];
+    std::weak_ptr<ProtectionDomain>& known = domains_[{device.get(), peer}];
     if (auto domain = known.lock()) return domain;
-    ibv_pd* pd = ibv_alloc_pd(device);
+    ibv_pd* pd = ibv_alloc_pd(device.get());
     if (pd == nullptr) return nullptr;
-    std::unique_ptr<ProtectionDomain> owner(new (std::nothrow) ProtectionDomain(pd));
+    std::unique_ptr<ProtectionDomain> owner(new (std::nothrow) ProtectionDomain(device, pd));
     if (owner == nullptr) {
       ibv_dealloc_pd(pd);
       errno = ENOMEM;

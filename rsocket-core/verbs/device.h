@@ -30,16 +30,18 @@ Reason check_host() noexcept;
 // kQpError. `pins_memory`: the call registers memory, so ENOMEM is RLIMIT_MEMLOCK when it is finite.
 Reason reason_of_errno(int error, bool pins_memory) noexcept;
 
-// One protection domain, freed with its last holder.
+// One protection domain, freed with its last holder, and its device with the last domain.
 class ProtectionDomain {
  public:
-  explicit ProtectionDomain(ibv_pd* pd) noexcept : pd_(pd) {}
+  ProtectionDomain(std::shared_ptr<ibv_context> device, ibv_pd* pd) noexcept
+      : device_(std::move(device)), pd_(pd) {}
   ~ProtectionDomain() { ibv_dealloc_pd(pd_); }
   ProtectionDomain(const ProtectionDomain&) = delete;
   ProtectionDomain& operator=(const ProtectionDomain&) = delete;
   ibv_pd* get() const noexcept { return pd_; }
 
  private:
+  const std::shared_ptr<ibv_context> device_;
   ibv_pd* const pd_;
 };
 
@@ -48,7 +50,7 @@ class ProtectionDomain {
 class ProtectionDomains {
  public:
   // Null with errno when there is none to be had.
-  std::shared_ptr<ProtectionDomain> get(ibv_context* device,
+  std::shared_ptr<ProtectionDomain> get(const std::shared_ptr<ibv_context>& device,
                                         const std::array<std::uint8_t, 16>& peer) noexcept;
 
  private:

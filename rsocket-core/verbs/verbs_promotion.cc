@@ -259,23 +259,39 @@ void VerbsTransport::give_up(Attempts::iterator attempt, Reason reason,
   host_.events->on_refused(*this, id, reason, peer_reason);
 }
 
-Reason VerbsTransport::adopt_device(ibv_context* device) noexcept {
+// librdmacm opens a device once, and forked children inherit what it has opened: queue pairs that parent
+// and child made there would be one's as much as the other's, and so would be the news of them. So
+// theirs are made on a device that this process has opened, and librdmacm's serves to find it.
+Reason VerbsTransport::use_own_device(rdma_cm_id* id, std::shared_ptr<ibv_context>& own) noexcept {
+  ibv_context* const librarys = id->verbs;
   for (const Device& known : devices_) {
-    if (known.context == device) return Reason::kNone;
+    if (known.librarys != librarys) continue;
+    own = known.own;
+    id->verbs = own.get();
+    return Reason::kNone;
   }
+  librarys->cmd_fd = host_.share_fd(librarys->cmd_fd);
+  librarys->async_fd = host_.share_fd(librarys->async_fd);
+  ibv_context* const device = ibv_open_device(librarys->device);
+  if (device == nullptr) return reason_of_errno(errno, false);
+  device->cmd_fd = host_.adopt_fd(device->cmd_fd);
+  device->async_fd = host_.adopt_fd(device->async_fd);
   try {
-    devices_.reserve(devices_.size() + 1);
+    own.reset(device, [host = host_](ibv_context* closed) {
+      host.release_fd(closed->cmd_fd);
+      host.release_fd(closed->async_fd);
+      ibv_close_device(closed);
+    });
+    const int flags = sys::fcntl(device->async_fd, F_GETFL);
+    if (flags < 0 || sys::fcntl(device->async_fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+        !watch(device->async_fd)) {
+      return Reason::kNoDescriptors;
+    }
+    devices_.push_back({librarys, own});
   } catch (const std::bad_alloc&) {
     return Reason::kNoMemory;
   }
-  device->cmd_fd = host_.adopt_fd(device->cmd_fd);
-  device->async_fd = host_.adopt_fd(device->async_fd);
-  const int flags = sys::fcntl(device->async_fd, F_GETFL);
-  if (flags < 0 || sys::fcntl(device->async_fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
-      !watch(device->async_fd)) {
-    return Reason::kNoDescriptors;
-  }
-  devices_.push_back({device, device->async_fd});
+  id->verbs = device;
   return Reason::kNone;
 }
 
@@ -283,12 +299,13 @@ Reason VerbsTransport::make_channel(PromotionId id, Attempt& attempt,
                                     std::uint32_t ring_bytes) noexcept {
   rdma_cm_id* cm_id = attempt.cm_id.get();
   if (!valid_ring_bytes(ring_bytes)) return Reason::kBadRequest;
-  if (const Reason why = adopt_device(cm_id->verbs); why != Reason::kNone) return why;
+  std::shared_ptr<ibv_context> device;
+  if (const Reason why = use_own_device(cm_id, device); why != Reason::kNone) return why;
   Endpoint peer;
   if (!Endpoint::from_sockaddr(rdma_get_peer_addr(cm_id), sizeof(sockaddr_storage), peer)) {
     return Reason::kBadRequest;
   }
-  std::shared_ptr<ProtectionDomain> domain = domains_.get(cm_id->verbs, peer.addr);
+  std::shared_ptr<ProtectionDomain> domain = domains_.get(device, peer.addr);
   if (domain == nullptr) return reason_of_errno(errno, false);
   Reason why = Reason::kNone;
   attempt.channel = VerbsChannel::create(host_, events_, registry_, id, cm_id, std::move(domain),

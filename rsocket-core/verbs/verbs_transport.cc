@@ -224,7 +224,7 @@ void VerbsTransport::end_channel(PromotionId id, Reason reason,
 void VerbsTransport::take_async_events() noexcept {
   for (const Device& device : devices_) {
     ibv_async_event event{};
-    while (ibv_get_async_event(device.context, &event) == 0) {
+    while (ibv_get_async_event(device.own.get(), &event) == 0) {
       PromotionId promotion = 0;
       bool fatal = false;
       switch (event.event_type) {
@@ -251,7 +251,7 @@ void VerbsTransport::take_async_events() noexcept {
         end_channel(promotion, Reason::kQpError);
       } else if (fatal) {
         for (const PromotionId id : registry_->ids()) {
-          end_channel(id, Reason::kQpError, device.context);
+          end_channel(id, Reason::kQpError, device.own.get());
         }
       }
     }

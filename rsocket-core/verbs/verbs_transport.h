@@ -74,8 +74,8 @@ class VerbsTransport final : public Transport {
     unsigned count = 0;
   };
   struct Device {
-    ibv_context* context;
-    int async_fd;
+    const ibv_context* librarys;  // librdmacm's
+    std::shared_ptr<ibv_context> own;
   };
   // An event of the CM, copied, because the original must be acknowledged before any identifier is
   // destroyed.
@@ -112,7 +112,7 @@ class VerbsTransport final : public Transport {
   void on_established(Attempts::iterator attempt, const CmEvent& event) noexcept;
   // Ends an attempt: reports, after everything of it is gone.
   void give_up(Attempts::iterator attempt, Reason reason, Reason peer_reason) noexcept;
-  Reason adopt_device(ibv_context* device) noexcept;
+  Reason use_own_device(rdma_cm_id* id, std::shared_ptr<ibv_context>& own) noexcept;
   Reason make_channel(PromotionId id, Attempt& attempt, std::uint32_t ring_bytes) noexcept;
 
   const VerbsHost host_;

@@ -71,7 +71,7 @@ Side::Side() {
     load_failure_ = Reason::kNoVerbsLibrary;
     return;
   }
-  const VerbsHost host{kVerbsAbi, this, next_id, adopt, release};
+  const VerbsHost host{kVerbsAbi, this, next_id, adopt, adopt, release};
   transport_ = entry(host, &load_failure_);
 }
 
