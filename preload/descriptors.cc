@@ -47,6 +47,7 @@ void recycle(Socket* socket) noexcept {
   std::shared_ptr<EpollSet> epoll = std::move(socket->epoll);
   socket->stream.reset();
   socket->epoll.reset();
+  socket->forked.store(false, std::memory_order_relaxed);
   socket->kind.store(Socket::Kind::kFree, std::memory_order_relaxed);
   {
     MutexLock lock(table_mutex);
@@ -155,6 +156,9 @@ void share_with_child(Agent& agent, Family::Member member) noexcept {
     socket->goes_to_child = false;
     if (socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kInherited) {
       socket->goes_to_child = member != 0 && agent.family().add(socket->share, member);
+    }
+    if (socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kConnecting) {
+      socket->forked.store(true, std::memory_order_relaxed);
     }
     if (socket->kind.load(std::memory_order_relaxed) != Socket::Kind::kStream) continue;
     Stream& stream = *socket->stream;

@@ -34,6 +34,7 @@ struct Socket {
   StreamConfig config;        // kConnecting, kInherited
   Endpoint endpoint;          // kListener
   bool goes_to_child = false;  // at a fork: the child will have it as kInherited
+  std::atomic<bool> forked{false};  // kConnecting: a child, or the parent, has it too
   FourTuple tuple;             // kInherited, as config
   StreamRole role = StreamRole::kConnect;  // kInherited
   std::uint64_t share = 0;                 // kInherited: Family::Share

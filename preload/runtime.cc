@@ -82,12 +82,12 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
   host.abi = kVerbsAbi;
   host.events = &events;
   host.next_id = Agent::next_promotion_id;
-  host.adopt_fd = [](int fd) noexcept {
+  host.adopt_fd = [](int fd) noexcept { return sys::move_high(fd); };
+  host.share_fd = [](int fd) noexcept {
     const int high = sys::move_high(fd);
-    private_descriptors::not_for_children(high);
+    private_descriptors::keep_in_children(high);
     return high;
   };
-  host.share_fd = [](int fd) noexcept { return sys::move_high(fd); };
   host.release_fd = [](int fd) noexcept { private_descriptors::unmark(fd); };
   Transport* transport = entry(host, &why);
   if (transport == nullptr) log::write(log::Level::kWarn, reason_text(why));
@@ -129,13 +129,13 @@ void after_fork_child() noexcept {
     segment->header().policy_status.store(
         static_cast<std::uint32_t>(stats::PolicyStatus::kLoaded));
   }
-  private_descriptors::leave_to_parent([](int fd) noexcept { sys::close_quietly(fd); });
   agent->after_fork_child(segment);
   establish_mutex.reset_after_fork();
   inherit_mutex.reset_after_fork();
   epolls::after_fork_child();
   descriptors::after_fork_child(agent->family().join(child));
   forget_wake_fds_after_fork();
+  private_descriptors::leave_to_parent([](int fd) noexcept { sys::close_quietly(fd); });
 }
 
 // ---- start
@@ -310,6 +310,7 @@ void inherit(int fd, const SocketRef& socket) noexcept {
 
 bool established(int fd, const SocketRef& socket) noexcept {
   const int saved = errno;
+  const unsigned forks_before = forks();
   Endpoint peer;
   // Two threads may find it connected at once; one of them makes the stream.
   bool connected = false;
@@ -324,6 +325,8 @@ bool established(int fd, const SocketRef& socket) noexcept {
   }
   Stream* stream = connected ? socket.stream() : nullptr;
   if (stream != nullptr) {
+    // A child has it too, and neither knows of the other.
+    if (socket->forked || forks() != forks_before) stream->pin(Reason::kFork, 0);
     stream->note_use(0, 0);
     if (stream->config().wait_ns > 0 && stream->config().promote_messages == 0) {
       stream->wait_promoted(stream->config().wait_ns);

@@ -26,7 +26,8 @@ bool is_tcp(int fd) noexcept {
 }
 
 // A connect() has been accepted by the kernel. Is the connection one for us?
-void consider_connect(int fd, const sockaddr* addr, socklen_t len, bool done) noexcept {
+void consider_connect(int fd, const sockaddr* addr, socklen_t len, bool done,
+                      unsigned forks) noexcept {
   Endpoint remote;
   if (!Endpoint::from_sockaddr(addr, len, remote) || runtime::agent() == nullptr) return;
   StreamConfig config;
@@ -35,6 +36,7 @@ void consider_connect(int fd, const sockaddr* addr, socklen_t len, bool done) no
   SocketRef socket = descriptors::insert(fd, Kind::kConnecting);
   if (!socket) return;
   socket->config = config;
+  if (runtime::forks() != forks) socket->forked.store(true, std::memory_order_relaxed);
   if (done) runtime::established(fd, socket);
 }
 
@@ -126,6 +128,7 @@ int rr_connect(int fd, const sockaddr* addr, socklen_t len) {
   if (socket.stream() != nullptr && readable && addr->sa_family == AF_UNSPEC) {
     return disconnect(fd, *socket.stream(), addr, len);
   }
+  const unsigned forks = runtime::forks();
   const int result = real().connect(fd, addr, len);
   const int saved = errno;
   if (socket.is(Socket::Kind::kConnecting) && result != 0 && errno == EINPROGRESS) {
@@ -137,7 +140,7 @@ int rr_connect(int fd, const sockaddr* addr, socklen_t len) {
     if (result == 0 || saved == EISCONN) runtime::established(fd, socket);
   } else if (!socket && (result == 0 || saved == EINPROGRESS || saved == EINTR) &&
              addr != nullptr && (addr->sa_family == AF_INET || addr->sa_family == AF_INET6)) {
-    consider_connect(fd, addr, len, result == 0);
+    consider_connect(fd, addr, len, result == 0, forks);
   }
   errno = saved;
   return result;

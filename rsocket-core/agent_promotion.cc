@@ -6,6 +6,7 @@
 
 #include "rsocket-core/agent.h"
 #include "rsocket-core/foreign_fd.h"
+#include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/shm_transport.h"
 #include "rsocket-core/sys.h"
 
@@ -217,7 +218,10 @@ Reason Agent::listen_shm(const Endpoint& local) noexcept {
   if (!family_.lead(local)) return Reason::kBusy;
   if (it->second.rendezvous >= 0) return transport->adopt(local, it->second.rendezvous);
   why = transport->listen(local);
-  if (why == Reason::kNone) it->second.rendezvous = transport->rendezvous_of(local);
+  if (why == Reason::kNone) {
+    it->second.rendezvous = transport->rendezvous_of(local);
+    private_descriptors::keep_in_children(it->second.rendezvous);
+  }
   return why;
 }
 
@@ -278,9 +282,11 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
   }
   // A process that has forked before may be about to leave this connection to a child as well: one that
   // was promoted before would be brought back for good.
-  const bool may_be_forked = stream != nullptr && family_.exists() && !stream->touched() &&
-                             !stream->shared() && stream->config().wait_ns == 0;
-  if (stream != nullptr && !may_be_forked && (!stream->shared() || holds_alone(*stream))) {
+  const bool shared = stream != nullptr && stream->shared();
+  const bool may_be_forked = stream != nullptr && family_.exists() && !shared &&
+                             stream->config().wait_ns == 0 && stream->awaits_use();
+  const bool is_here = stream != nullptr && !may_be_forked && (!shared || holds_alone(*stream));
+  if (is_here && (!shared || last || !stream->awaits_use())) {
     decide(transport, id, request, stream);
     return true;
   }

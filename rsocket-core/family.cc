@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad {
@@ -92,9 +93,12 @@ bool Family::create() noexcept {
   constexpr std::size_t kTagsBytes = sizeof(std::uint64_t) * kMaxConnections;
   constexpr std::size_t kBytes = kMembersBytes + kTagsBytes + sizeof(Connection) * kMaxConnections;
   const int fd = sys::move_high(
-      static_cast<int>(sys::call(SYS_memfd_create, "ringroad-family", MFD_CLOEXEC)));
+      static_cast<int>(sys::call(SYS_memfd_create, "ringroad-family",
+                                 MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (fd < 0) return false;
-  const long at = sys::call(SYS_ftruncate, fd, kBytes) != 0
+  // A member may run as another user, and be taken over: it must not cut the others' memory off.
+  const long at = sys::call(SYS_ftruncate, fd, kBytes) != 0 ||
+                          sys::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0
                       ? -1
                       : sys::call(SYS_mmap, nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                                   fd, 0);
@@ -108,6 +112,7 @@ bool Family::create() noexcept {
   tags_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base + kMembersBytes);
   connections_ = reinterpret_cast<Connection*>(base + kMembersBytes + kTagsBytes);
   fd_ = fd;
+  private_descriptors::keep_in_children(fd);
   join(reserve());
   return joined();
 }

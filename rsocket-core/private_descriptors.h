@@ -13,7 +13,7 @@ namespace ringroad::private_descriptors {
 inline constexpr int kLimit = 1 << 20;
 
 inline std::atomic<std::uint64_t> bits[kLimit / 64];
-inline std::atomic<std::uint64_t> not_inherited[kLimit / 64];  // of these: a forked child closes it
+inline std::atomic<std::uint64_t> inherited[kLimit / 64];  // of these: a forked child keeps it
 inline std::atomic<int> highest{-1};  // that was ever marked
 
 inline bool covers(int fd) noexcept { return fd >= 0 && fd < kLimit; }
@@ -30,22 +30,24 @@ inline void unmark(int fd) noexcept {
   if (covers(fd) && bits[fd / 64].load(std::memory_order_relaxed) != 0) {
     const std::uint64_t others = ~(std::uint64_t{1} << (fd % 64));
     bits[fd / 64].fetch_and(others, std::memory_order_relaxed);
-    not_inherited[fd / 64].fetch_and(others, std::memory_order_relaxed);
+    inherited[fd / 64].fetch_and(others, std::memory_order_relaxed);
   }
 }
 
-// What stands behind a marked `fd` would outlive this process in its children.
-inline void not_for_children(int fd) noexcept {
+// A marked `fd` is of use in a forked child.
+inline void keep_in_children(int fd) noexcept {
   if (!covers(fd)) return;
-  not_inherited[fd / 64].fetch_or(std::uint64_t{1} << (fd % 64), std::memory_order_relaxed);
+  inherited[fd / 64].fetch_or(std::uint64_t{1} << (fd % 64), std::memory_order_relaxed);
 }
 
-// In a forked child: calls `close` for each such number, and forgets them.
+// In a forked child: calls `close` for each other number, and forgets them. What stands behind them
+// would outlive the parent here.
 template <typename Close>
 void leave_to_parent(Close close) noexcept {
   for (int word = 0; word <= highest.load(std::memory_order_relaxed) / 64; ++word) {
-    for (std::uint64_t left = not_inherited[word].load(std::memory_order_relaxed); left != 0;
-         left &= left - 1) {
+    for (std::uint64_t left = bits[word].load(std::memory_order_relaxed) &
+                              ~inherited[word].load(std::memory_order_relaxed);
+         left != 0; left &= left - 1) {
       const int fd = word * 64 + std::countr_zero(left);
       unmark(fd);
       close(fd);

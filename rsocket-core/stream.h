@@ -192,6 +192,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool can_be_shared() noexcept;
   // From now on a child has it too. False: can_be_shared() no longer.
   bool become_shared() noexcept;
+  // The program has done nothing with it yet in this process that shows who sends and receives there.
+  bool awaits_use() noexcept;
   // In the child, before anybody uses it: as become_shared().
   void begin_shared(std::uint64_t share) noexcept;
 
@@ -274,7 +276,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   }
   bool shareable() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   Reason become_alone() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool count_from_here() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool retry_later() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void retry_after_fork() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void freeze() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void on_control(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void answer_switch() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -326,7 +330,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<std::uint64_t> uses_{0};  // messages either way, for the threshold
   std::atomic<std::uint64_t> used_bytes_{0};
   std::atomic<std::uint64_t> retry_at_uses_{0};  // after a promotion that failed for the moment
+  std::atomic<std::int64_t> retry_at_ns_{0};  // and not before, where processes share it
   unsigned retries_ = 0;
+  unsigned fork_pauses_ = 0;
   std::atomic<bool> agent_on_channel_{false};
   std::atomic<bool> touched_{false};
   std::atomic<bool> shared_{false};
@@ -352,6 +358,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   Mutex rx_mutex_;
   std::uint64_t tcp_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes read from TCP, frames included
+  // The counts began with the kernel's, of which the library had not seen all, and have not grown since.
+  bool unproven_ RR_GUARDED_BY(rx_mutex_) = false;
+  std::uint64_t counted_from_ RR_GUARDED_BY(rx_mutex_) = 0;  // tcp_tx_ + tcp_rx_ then
   std::uint64_t boundary_ RR_GUARDED_BY(rx_mutex_) = kNoBoundary;
   std::size_t verified_ RR_GUARDED_BY(rx_mutex_) = 0;  // frame bytes seen at boundary_, unread yet
 

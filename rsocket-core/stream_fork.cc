@@ -1,8 +1,9 @@
 // A stream whose descriptor more than one process has, or had.
 //
 // While it is shared, every process that has it uses the kernel's connection, each through a Stream of
-// its own, and none can know what the others send and receive. Once one is left, that one's Stream asks
-// the kernel what was sent and received in all, and is a stream like any other.
+// its own, and none can know what the others send and receive. Once one is left, that one's Stream takes
+// the kernel's counts for its own, and is a stream like any other from when it has seen that what the
+// process sends and receives comes through the library.
 #include "rsocket-core/stream.h"
 #include "rsocket-core/sys.h"
 #include "rsocket-core/tcp_counters.h"
@@ -50,23 +51,39 @@ bool Stream::become_shared() noexcept {
 
 void Stream::begin_shared(std::uint64_t share) noexcept {
   set_share(share);
-  touch();
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    count_from_here();
+  }
   shared_.store(true, std::memory_order_release);
   reason_ = Reason::kFork;
   publish_state();
 }
 
-// kNone once no other process has it. Nobody of this process is between the locks and the kernel, so
-// the kernel's counts are ours from here on, and what differs from them later is untracked.
+bool Stream::count_from_here() noexcept {
+  unproven_ = true;
+  counted_from_ = 0;
+  if (!tcp_counters(fd(), tcp_tx_, tcp_rx_)) return false;
+  counted_from_ = tcp_tx_ + tcp_rx_;
+  return true;
+}
+
+bool Stream::awaits_use() noexcept {
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  return (!touched() || (unproven_ && tcp_tx_ + tcp_rx_ == counted_from_)) &&
+         tcp_counters_are(fd(), tcp_tx_, tcp_rx_);
+}
+
+// kNone once no other process has it. Nobody of this process is between the locks and the kernel. What
+// others have sent and received is counted as ours then; but what differs from that later was done by
+// this process without the library, and the kernel's counters tell.
 Reason Stream::become_alone() noexcept {
   if (!host_->holds_alone(*this)) return Reason::kFork;
-  std::uint64_t written = 0;
-  std::uint64_t read = 0;
-  if (!tcp_counters(fd(), written, read)) return Reason::kBusy;
   const int flags = sys::fcntl(fd(), F_GETFL);
   if (flags < 0) return Reason::kBusy;
-  tcp_tx_ = written;
-  tcp_rx_ = read;
+  if (!tcp_counters_are(fd(), tcp_tx_, tcp_rx_) && !count_from_here()) return Reason::kBusy;
   nonblocking_.store((flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
   timeouts_known_.store(false, std::memory_order_release);
   shared_.store(false, std::memory_order_release);

@@ -81,6 +81,9 @@ void Stream::note_use(std::size_t messages, std::size_t bytes) noexcept {
   const std::uint64_t used = used_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (uses < config_.promote_messages && used < config_.promote_bytes) return;
   if (uses < retry_at_uses_.load(std::memory_order_relaxed)) return;
+  if (const std::int64_t at = retry_at_ns_.load(std::memory_order_relaxed); at != 0) {
+    if (sys::now_ns() < at) return;
+  }
   if (promotion_asked_.exchange(true, std::memory_order_acq_rel)) return;
   host_->start_promotion(*this);
 }

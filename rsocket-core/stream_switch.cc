@@ -1,4 +1,5 @@
 // Promotion: the announcements, answers and tokens that move a stream to its channel.
+#include <algorithm>
 #include <cassert>
 
 #include "rsocket-core/stream.h"
@@ -10,6 +11,8 @@ namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 constexpr unsigned kMaxRetries = 6;
+constexpr std::int64_t kFirstForkPauseNs = 250'000'000;
+constexpr std::int64_t kLongestForkPauseNs = 30'000'000'000;
 
 // Whether another attempt, later, may fare better.
 bool passing(Reason reason) noexcept {
@@ -21,7 +24,6 @@ bool passing(Reason reason) noexcept {
     case Reason::kPeerGaveUp:
     case Reason::kQpError:
     case Reason::kPeerGone:
-    case Reason::kFork:      // until one of the processes is left
     case Reason::kRedirect:
       return true;
     default:
@@ -71,6 +73,8 @@ Reason Stream::may_promote() noexcept {
     if (const Reason why_not = become_alone(); why_not != Reason::kNone) return why_not;
   }
   if (!tcp_counters_are(fd(), tcp_tx_, tcp_rx_)) return Reason::kUntrackedIo;
+  if (unproven_ && tcp_tx_ + tcp_rx_ == counted_from_) return Reason::kBusy;
+  unproven_ = false;
   return Reason::kNone;
 }
 
@@ -110,7 +114,11 @@ void Stream::promotion_refused(Reason reason, Reason peer_reason) noexcept {
     }
     const bool again = passing(reason) || passing(peer_reason);
     if (role_ == StreamRole::kConnect && state() == State::kOnTcp) {
-      if (!again || !retry_later()) pinned_ = true;
+      if (reason == Reason::kFork || peer_reason == Reason::kFork) {
+        retry_after_fork();
+      } else if (!again || !retry_later()) {
+        pinned_ = true;
+      }
     }
     settle_kernel_only();
     publish_state();
@@ -123,8 +131,18 @@ bool Stream::retry_later() noexcept {
   if (retries_ >= kMaxRetries) return false;
   retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + (64U << retries_++),
                        std::memory_order_relaxed);
+  retry_at_ns_.store(0, std::memory_order_relaxed);
   promotion_asked_.store(false, std::memory_order_relaxed);
   return true;
+}
+
+// As often as it takes: a server's child may end today or tomorrow.
+void Stream::retry_after_fork() noexcept {
+  const std::int64_t pause = std::min(kFirstForkPauseNs << fork_pauses_, kLongestForkPauseNs);
+  if (pause < kLongestForkPauseNs) ++fork_pauses_;
+  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  retry_at_ns_.store(sys::now_ns() + pause, std::memory_order_relaxed);
+  promotion_asked_.store(false, std::memory_order_relaxed);
 }
 
 void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonce) noexcept {
