@@ -210,6 +210,18 @@ void after_fork_child(Family::Joined joined) noexcept {
   }
 }
 
+// The sockets themselves are not given back: somebody may be looking at one. Nor is what the family knows:
+// this process has them until it ends.
+void leave_inherited() noexcept {
+  MutexLock lock(table_mutex);
+  for (int fd = 0; fd <= highest; ++fd) {
+    const Socket* socket = table[fd].load(std::memory_order_relaxed);
+    if (socket != nullptr && socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kInherited) {
+      table[fd].store(nullptr, std::memory_order_relaxed);
+    }
+  }
+}
+
 void keep_over_exec(Agent& agent) noexcept {
   MutexLock lock(table_mutex);
   for (int fd = 0; fd <= highest; ++fd) {

@@ -108,6 +108,8 @@ void share_with_child(Agent& agent, Family::Member member) noexcept;
 // In a forked child: shared streams become kInherited; those on a channel are kLost, and so are those
 // that the others took for theirs meanwhile; the rest is gone from the table.
 void after_fork_child(Family::Joined joined) noexcept;
+// Leaves what this process has inherited and not used to the kernel.
+void leave_inherited() noexcept;
 // The process becomes another program: what stays open is held by somebody who does not know it.
 void keep_over_exec(Agent& agent) noexcept;
 

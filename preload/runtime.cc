@@ -39,6 +39,7 @@ stats::Segment* segment = nullptr;
 pid_t owner = 0;
 Family::Member child = 0;  // that is being forked; guarded by the table of descriptors
 std::atomic<unsigned> fork_count{0};
+std::atomic<bool> kernel_only{false};
 Mutex establish_mutex;
 Mutex inherit_mutex;
 char program[64] = "unknown";
@@ -227,7 +228,7 @@ bool owns_memory() noexcept { return sys::getpid() == owner; }
 
 bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
            StreamConfig& config) noexcept {
-  if (the_policy == nullptr) return false;
+  if (the_policy == nullptr || kernel_only.load(std::memory_order_relaxed)) return false;
   const policy::Settings* rule = (*the_policy)->match(
       role == StreamRole::kConnect ? policy::Role::kConnect : policy::Role::kAccept, program,
       to_policy(local), to_policy(remote));
@@ -287,6 +288,19 @@ SocketRef adopt(int fd, StreamRole role, const StreamConfig& config, bool nonblo
 
 unsigned forks() noexcept { return fork_count.load(std::memory_order_relaxed); }
 
+void use_the_kernel_only() noexcept {
+  Agent* agent = existing_agent();
+  if (kernel_only.load() || (agent != nullptr && !owns_memory())) return;
+  const int saved = errno;
+  kernel_only.store(true);
+  descriptors::leave_inherited();
+  if (agent != nullptr) {
+    agent->leave_all(Reason::kDescriptorUse, kLeaveTimeoutNs);
+    agent->pin_all(Reason::kDescriptorUse);
+  }
+  errno = saved;
+}
+
 void inherit(int fd, const SocketRef& socket) noexcept {
   Agent* agent = existing_agent();
   if (agent == nullptr || !owns_memory()) return;
@@ -302,6 +316,8 @@ void inherit(int fd, const SocketRef& socket) noexcept {
         epolls::take_over(fd, stream);
         socket->stream = std::move(stream);
         socket->kind.store(Socket::Kind::kStream, std::memory_order_release);
+      } else {
+        descriptors::leave_inherited();  // no thread, or no memory, and so no next time
       }
     }
   }

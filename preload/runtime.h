@@ -30,6 +30,9 @@ SocketRef adopt(int fd, StreamRole role, const StreamConfig& config, bool nonblo
                 bool fresh) noexcept;
 // The child of a fork makes a call on a stream that it has inherited: it gets one of its own.
 void inherit(int fd, const SocketRef& socket) noexcept;
+// The program is about to have its system calls filtered (seccomp(2)), and has not reckoned with those of
+// the library: every stream returns to the kernel, and none is made any more.
+void use_the_kernel_only() noexcept;
 // How often this process has begun to fork.
 unsigned forks() noexcept;
 // connect() has succeeded for a kConnecting socket: make it a stream, and honour the rule's

@@ -1,5 +1,7 @@
 // The start and the end of the process, and system calls made by number.
 #include <fcntl.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -115,6 +117,16 @@ int rr_execle(const char* path, const char* arg, ...) {
 #undef RINGROAD_COLLECT
 
 // Programs that make system calls by number (node closes its sockets so) go through the same doors.
+int rr_prctl(int option, ...) {
+  va_list args;
+  va_start(args, option);
+  unsigned long a[4];
+  for (unsigned long& word : a) word = va_arg(args, unsigned long);
+  va_end(args);
+  if (option == PR_SET_SECCOMP) runtime::use_the_kernel_only();
+  return real().prctl(option, a[0], a[1], a[2], a[3]);
+}
+
 long rr_syscall(long number, ...) {
   va_list args;
   va_start(args, number);
@@ -203,6 +215,14 @@ long rr_syscall(long number, ...) {
 #endif
     case SYS_execve:
       runtime::leave(Reason::kExec);
+      break;
+    case SYS_prctl:
+      if (a[0] == PR_SET_SECCOMP) runtime::use_the_kernel_only();
+      break;
+    case SYS_seccomp:
+      if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER) {
+        runtime::use_the_kernel_only();
+      }
       break;
     case SYS_exit_group:
       runtime::leave(Reason::kExit);

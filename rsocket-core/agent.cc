@@ -22,6 +22,7 @@ enum Cookie : std::uint64_t { kTcpCookie = 0, kChannelCookie = 1, kOtherCookie =
 constexpr std::uint64_t kWakeCookie = (std::uint64_t{1} << 2) | kOtherCookie;
 constexpr std::uint64_t kShmCookie = (std::uint64_t{2} << 2) | kOtherCookie;
 constexpr std::uint64_t kVerbsCookie = (std::uint64_t{3} << 2) | kOtherCookie;
+constexpr std::uint64_t kLeaderCookie = (std::uint64_t{4} << 2) | kOtherCookie;
 
 }  // namespace
 
@@ -242,6 +243,19 @@ void Agent::pin_unshareable() noexcept {
   }
 }
 
+void Agent::pin_all(Reason reason) noexcept {
+  std::vector<StreamPtr> all;
+  try {
+    MutexLock lock(mutex_);
+    for (const auto& [id, weak] : streams_) {
+      if (StreamPtr stream = weak.lock()) all.push_back(std::move(stream));
+    }
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  for (const StreamPtr& stream : all) stream->pin(reason, 0);
+}
+
 bool Agent::holds_alone(const Stream& stream) noexcept {
   return family_.alone(stream.share());
 }
@@ -287,7 +301,9 @@ Family::Member Agent::expect_child() noexcept {
     if (!family_.create()) return 0;
     // Until now there was nobody who could have had them.
     for (const auto& [endpoint, listener] : listeners_) {
-      if (listener.rendezvous >= 0) family_.lead(endpoint);
+      pid_t nobody;
+      if (listener.rendezvous >= 0) family_.lead(endpoint, Carrier::kShm, nobody);
+      if (listener.rdma) family_.lead(endpoint, Carrier::kRdma, nobody);
     }
   }
   return family_.reserve();
@@ -325,6 +341,8 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&peers_without_) std::map<Endpoint, std::int64_t>;
   new (&answering_) std::map<Endpoint, Answering>;
   listen_again_ns_ = kForever;
+  listen_pause_ns_ = kListenAgainNs;
+  new (&leaders_) std::map<pid_t, int>;
   found_at_ = Rendezvous{};
   found_ = Answering{};
   if (lone_rendezvous_ >= 0) sys::close_quietly(std::exchange(lone_rendezvous_, -1));
@@ -366,6 +384,10 @@ void Agent::run() noexcept {
         if (shm_ != nullptr) shm_->dispatch();
       } else if (cookie == kVerbsCookie) {
         if (verbs_ != nullptr) verbs_->dispatch();
+      } else if (cookie == kLeaderCookie) {
+        forget_leaders();
+        listen_pause_ns_ = kListenAgainNs;
+        listen_again_ns_ = 0;
       } else {
         const auto it = watched_.find(cookie >> 2);
         if (it == watched_.end()) continue;

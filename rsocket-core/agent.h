@@ -62,6 +62,8 @@ class Agent final : public StreamHost, public TransportEvents {
   // Keeps every stream on TCP for good that a child that is about to be forked could not take over,
   // without waiting.
   void pin_unshareable() noexcept;
+  // The same for every stream, whatever it is on.
+  void pin_all(Reason reason) noexcept;
   bool has_streams() noexcept;
 
   // fork(2): prepare, then parent or child. In the child no stream of the parent's is touched
@@ -100,8 +102,10 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::size_t kPeerMemoryEntries = 1024;
   static constexpr std::size_t kMaxUnknownRequests = 1024;
   static constexpr std::int64_t kListenWaitNs = 500'000'000;
-  // A listener's address that another process answers for: whether that one has ended.
+  // A listener's address that another process answers for: whether that one has given it up. Its end
+  // is told by the kernel; from the first to the longest pause.
   static constexpr std::int64_t kListenAgainNs = 1'000'000'000;
+  static constexpr std::int64_t kLongestListenPauseNs = 32'000'000'000;
   // A connection that waits to be accepted may be accepted by another process of the family.
   static constexpr std::int64_t kFirstLookNs = 2'000'000;
   static constexpr std::int64_t kLongestLookNs = 100'000'000;
@@ -181,8 +185,11 @@ class Agent final : public StreamHost, public TransportEvents {
                const Rendezvous* where, unsigned hops) noexcept;
   void do_listen(const Endpoint& local) noexcept;
   Reason listen_shm(const Endpoint& local) noexcept RR_EXCLUDES(mutex_);
+  Reason listen_rdma(const Endpoint& local) noexcept;
   void do_unlisten(const Endpoint& local, int rendezvous) noexcept;
   void listen_again(std::int64_t now_ns) noexcept;
+  void watch_leader(pid_t process) noexcept;
+  void forget_leaders() noexcept;
   void offer(const StreamPtr& stream) noexcept;
   void be_found(const StreamConfig& config) noexcept;
   bool look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
@@ -223,6 +230,8 @@ class Agent final : public StreamHost, public TransportEvents {
   std::map<Endpoint, std::int64_t> peers_without_;  // until when
   std::map<Endpoint, Answering> answering_;
   std::int64_t listen_again_ns_ = std::numeric_limits<std::int64_t>::max();
+  std::int64_t listen_pause_ns_ = kListenAgainNs;
+  std::map<pid_t, int> leaders_;  // who answers instead of this process: pidfd_open(2)
   Rendezvous found_at_;
   Answering found_;  // whether found_at_ was asked for
   std::unique_ptr<Transport> shm_;

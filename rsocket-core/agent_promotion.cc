@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint64_t kShmCookie = (std::uint64_t{2} << 2) | 2;
 constexpr std::uint64_t kVerbsCookie = (std::uint64_t{3} << 2) | 2;
+constexpr std::uint64_t kLeaderCookie = (std::uint64_t{4} << 2) | 2;
 
 bool watch(int epoll_fd, Transport& transport, std::uint64_t cookie) noexcept {
   epoll_event event{};
@@ -180,7 +181,7 @@ void Agent::do_listen(const Endpoint& local) noexcept {
          : reason == Reason::kBusy ? At::kElsewhere
                                    : At::kFailed;
     if (at == At::kElsewhere) {
-      listen_again_ns_ = std::min(listen_again_ns_, sys::now_ns() + kListenAgainNs);
+      listen_again_ns_ = std::min(listen_again_ns_, sys::now_ns() + listen_pause_ns_);
     }
     if (at == before || at == At::kHere || options_.log == nullptr) return;
     try {
@@ -197,12 +198,20 @@ void Agent::do_listen(const Endpoint& local) noexcept {
     const auto open = [](At at) noexcept { return at == At::kNowhere || at == At::kElsewhere; };
     if (listener.shm && open(answering.shm)) settle("shm", answering.shm, listen_shm(local));
     if (listener.rdma && open(answering.rdma)) {
-      Reason why = Reason::kNone;
-      Transport* transport = verbs_transport(why);
-      settle("rdma", answering.rdma, transport == nullptr ? why : transport->listen(local));
+      settle("rdma", answering.rdma, listen_rdma(local));
     }
   } catch (const std::bad_alloc&) {
   }
+}
+
+Reason Agent::listen_rdma(const Endpoint& local) noexcept {
+  Reason why = Reason::kNone;
+  Transport* transport = verbs_transport(why);
+  if (transport == nullptr) return why;
+  pid_t holder;
+  if (family_.lead(local, Carrier::kRdma, holder)) return transport->listen(local);
+  watch_leader(holder);
+  return Reason::kBusy;
 }
 
 // Processes that share a listener share the socket that answers for it, and one of them listens there:
@@ -215,7 +224,11 @@ Reason Agent::listen_shm(const Endpoint& local) noexcept {
   MutexLock lock(mutex_);
   const auto it = listeners_.find(local);
   if (it == listeners_.end()) return Reason::kClosing;
-  if (!family_.lead(local)) return Reason::kBusy;
+  pid_t holder;
+  if (!family_.lead(local, Carrier::kShm, holder)) {
+    watch_leader(holder);
+    return Reason::kBusy;
+  }
   if (it->second.rendezvous >= 0) return transport->adopt(local, it->second.rendezvous);
   why = transport->listen(local);
   if (why == Reason::kNone) {
@@ -235,8 +248,36 @@ void Agent::do_unlisten(const Endpoint& local, int rendezvous) noexcept {
   } else if (rendezvous >= 0) {
     close_foreign(rendezvous);
   }
-  if (here) family_.stop_leading(local);
-  if (verbs_ != nullptr) verbs_->unlisten(local);
+  if (here) family_.stop_leading(local, Carrier::kShm);
+  if (verbs_ != nullptr) {
+    verbs_->unlisten(local);
+    family_.stop_leading(local, Carrier::kRdma);
+  }
+}
+
+// Where this fails, or the process has become another one's number, the next look finds out.
+void Agent::watch_leader(pid_t process) noexcept {
+  if (process == 0) return;
+  try {
+    const auto [leader, is_new] = leaders_.try_emplace(process, -1);
+    if (!is_new) return;
+    leader->second = sys::move_high(static_cast<int>(sys::call(SYS_pidfd_open, process, 0)));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = kLeaderCookie;
+    if (leader->second < 0 ||
+        sys::epoll_ctl(epoll_fd_.load(std::memory_order_relaxed), EPOLL_CTL_ADD, leader->second,
+                       &event) != 0) {
+      if (leader->second >= 0) sys::close_quietly(leader->second);
+      leaders_.erase(leader);
+    }
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void Agent::forget_leaders() noexcept {
+  for (const auto& [process, fd] : leaders_) sys::close_quietly(fd);
+  leaders_.clear();
 }
 
 void Agent::listen_again(std::int64_t now_ns) noexcept {
@@ -250,6 +291,7 @@ void Agent::listen_again(std::int64_t now_ns) noexcept {
     listen_again_ns_ = now_ns + kListenAgainNs;
   }
   for (const Endpoint& endpoint : all) do_listen(endpoint);
+  listen_pause_ns_ = std::min(2 * listen_pause_ns_, kLongestListenPauseNs);
 }
 
 void Agent::on_request(Transport& transport, PromotionId id,

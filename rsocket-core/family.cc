@@ -61,6 +61,12 @@ std::uint64_t tag_of(const std::array<std::uint64_t, 6>& words) noexcept {
   return h | 1;
 }
 
+std::int64_t lock_of(const Endpoint& listener, Carrier carrier) noexcept {
+  const auto of_carrier = static_cast<std::int64_t>(carrier) << 40;
+  return kListenerLocks + of_carrier +
+         static_cast<std::int64_t>(tag_of(words_of({listener, {}})) >> 24);
+}
+
 std::uint32_t place(std::uint64_t tag, unsigned i) noexcept {
   // In lines of eight tags.
   const auto first = static_cast<std::uint32_t>(tag >> 20) & ~7U;
@@ -183,7 +189,7 @@ bool Family::lock(std::int64_t at, bool on) noexcept {
   return done;
 }
 
-bool Family::locked(std::int64_t at) noexcept {
+bool Family::locked(std::int64_t at, pid_t* holder) noexcept {
   struct flock what {};
   what.l_type = F_WRLCK;
   what.l_whence = SEEK_SET;
@@ -193,6 +199,7 @@ bool Family::locked(std::int64_t at) noexcept {
   // Where the kernel does not say, nobody is dead.
   const bool yes = sys::fcntl(fd_, F_GETLK, reinterpret_cast<long>(&what)) != 0 ||
                    what.l_type != F_UNLCK;
+  if (holder != nullptr) *holder = yes && what.l_pid > 0 ? what.l_pid : 0;
   errno = saved;
   return yes;
 }
@@ -442,15 +449,15 @@ void Family::publish(const Rendezvous& where) noexcept {
   slot.carriers.store(carriers, std::memory_order_release);
 }
 
-bool Family::lead(const Endpoint& listener) noexcept {
-  return !exists() || lock(kListenerLocks + static_cast<std::int64_t>(
-                                                tag_of(words_of({listener, {}})) >> 24),
-                           true);
+bool Family::lead(const Endpoint& listener, Carrier carrier, pid_t& holder) noexcept {
+  holder = 0;
+  if (!exists()) return true;
+  const std::int64_t at = lock_of(listener, carrier);
+  return lock(at, true) || (locked(at, &holder), false);
 }
 
-void Family::stop_leading(const Endpoint& listener) noexcept {
-  if (!exists()) return;
-  lock(kListenerLocks + static_cast<std::int64_t>(tag_of(words_of({listener, {}})) >> 24), false);
+void Family::stop_leading(const Endpoint& listener, Carrier carrier) noexcept {
+  if (exists()) lock(lock_of(listener, carrier), false);
 }
 
 }  // namespace ringroad

@@ -22,10 +22,13 @@
 // Thread rule: any thread, except create(), reserve() and join(), which belong to fork. Nothing sleeps.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
 
+#include "rsocket-core/channel.h"
 #include "rsocket-core/endpoint.h"
 #include "rsocket-core/wire.h"
 
@@ -90,9 +93,10 @@ class Family {
 
   // ---- Being found
   void publish(const Rendezvous& where) noexcept;
-  // At most one member answers for a listener's address: true if it is this process now.
-  bool lead(const Endpoint& listener) noexcept;
-  void stop_leading(const Endpoint& listener) noexcept;
+  // At most one member answers for a listener's address over a carrier: true if it is this process now,
+  // else `holder` is that one's number, or 0 where it has none here.
+  bool lead(const Endpoint& listener, Carrier carrier, pid_t& holder) noexcept;
+  void stop_leading(const Endpoint& listener, Carrier carrier) noexcept;
 
  private:
   struct MemberSlot;
@@ -100,7 +104,7 @@ class Family {
   using Words = std::array<std::uint64_t, 6>;
 
   bool lock(std::int64_t at, bool on) noexcept;
-  bool locked(std::int64_t at) noexcept;
+  bool locked(std::int64_t at, pid_t* holder = nullptr) noexcept;
   bool alive(Member member) noexcept;
   bool drop_if_dead(Connection& connection, unsigned holder, Member seen) noexcept;
   Connection* live(Share share, std::uint64_t& word) noexcept;

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from lib import checks, rdma_counters
+from lib import checks, processes, rdma_counters
 
 from . import support
 from .support import children
@@ -159,14 +159,19 @@ def test_too_little_lockable_memory_is_said_and_tcp_is_used(tmp_path, poor):
         assert sorted(int(re.search(r"\[(\d+)\]", line)[1]) for line in lines) == sorted(talkers)
 
 
-def talk(clients, condition, what):
-    """Has every client say lines until the condition holds, and once more after that."""
+def talk_until_promoted(host, clients):
+    """Has every client say lines until all are on a channel, and once more after that."""
     def said():
-        holds = condition()
+        promoted = all(host.on_channel(client.pid) for client in clients)
         for client in clients:
             assert client.tell("say something") == "something"
-        return holds
-    support.wait_for(said, what)
+        return promoted
+    try:
+        support.wait_for(said, "the clients' channels")
+    except processes.ProcessError as error:
+        raise AssertionError([(stream["state"], stream["reason"], stream["peer_reason"])
+                              for client in clients
+                              for stream in host.streams(client.pid)]) from error
 
 
 @pytest.mark.parametrize("mode", ["prefork", "children"])
@@ -181,8 +186,7 @@ def test_who_has_the_connection_in_a_server_that_forks_is_asked(tmp_path, mode):
             clients = [stack.enter_context(support.Talker("ask", ADDRESS, port, preload=preload))
                        for _ in range(2)]
             assert [client.line() for client in clients] == ["connected"] * 2
-            talk(clients, lambda: all(host.on_channel(client.pid) for client in clients),
-                 "the clients' channels")
+            talk_until_promoted(host, clients)
             for client in clients:
                 stream, = host.streams(client.pid)
                 assert stream["carrier"] == "rdma" and stream["promotions"] == 1, stream

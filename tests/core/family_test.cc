@@ -10,6 +10,7 @@
 #include <csignal>
 #include <functional>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -24,6 +25,11 @@ Endpoint at(std::uint16_t port, std::uint32_t address = INADDR_LOOPBACK) {
   Endpoint out;
   EXPECT_TRUE(Endpoint::from_sockaddr(reinterpret_cast<const sockaddr*>(&in), sizeof in, out));
   return out;
+}
+
+bool lead(Family& family, const Endpoint& listener, Carrier carrier = Carrier::kShm) {
+  pid_t holder;
+  return family.lead(listener, carrier, holder);
 }
 
 FourTuple connection(unsigned n) {
@@ -115,7 +121,7 @@ TEST(NoFamilyTest, KnowsNothing) {
   EXPECT_EQ(none.enter(connection(1)), 0U);
   EXPECT_EQ(none.find(connection(1), where), Family::Found::kNobody);
   EXPECT_FALSE(none.alone(1));
-  EXPECT_TRUE(none.lead(at(1))) << "whoever never forked answers for all its listeners";
+  EXPECT_TRUE(lead(none, at(1))) << "whoever never forked answers for all its listeners";
 }
 
 TEST_F(FamilyTest, WhoEntersAConnectionHoldsItAlone) {
@@ -306,18 +312,44 @@ TEST_F(FamilyTest, TheFullTableTurnsConnectionsAwayUntilTheDeadMakeRoom) {
 }
 
 TEST_F(FamilyTest, OneMemberAnswersForAListenerUntilItEnds) {
-  EXPECT_TRUE(family.lead(at(1)));
-  EXPECT_TRUE(family.lead(at(1))) << "again";
+  EXPECT_TRUE(lead(family, at(1)));
+  EXPECT_TRUE(lead(family, at(1))) << "again";
   {
-    Child child(family, [&] { return !family.lead(at(1)) && family.lead(at(2)); });
+    Child child(family, [&] { return !lead(family, at(1)) && lead(family, at(2)); });
     ASSERT_TRUE(child.did_it());
-    EXPECT_FALSE(family.lead(at(2)));
+    EXPECT_FALSE(lead(family, at(2)));
     child.kill();
-    EXPECT_TRUE(family.lead(at(2)));
+    EXPECT_TRUE(lead(family, at(2)));
   }
-  family.stop_leading(at(1));
-  Child child(family, [&] { return family.lead(at(1)) && !family.lead(at(2)); });
+  family.stop_leading(at(1), Carrier::kShm);
+  Child child(family, [&] { return lead(family, at(1)) && !lead(family, at(2)); });
   EXPECT_TRUE(child.did_it());
+}
+
+TEST_F(FamilyTest, WhoAnswersIsNamedAndHasEachCarrierByItself) {
+  ASSERT_TRUE(lead(family, at(1)));
+  const pid_t parent = ::getpid();
+  Child child(family, [&] {
+    pid_t holder = 0;
+    return !family.lead(at(1), Carrier::kShm, holder) && holder == parent &&
+           lead(family, at(1), Carrier::kRdma);
+  });
+  EXPECT_TRUE(child.did_it());
+  EXPECT_FALSE(lead(family, at(1), Carrier::kRdma));
+}
+
+TEST_F(FamilyTest, NoMemberCanCutTheTableOff) {
+  unsigned tables = 0;
+  for (int fd = 0; fd < 4096; ++fd) {
+    char path[256] = "";
+    const std::string link = "/proc/self/fd/" + std::to_string(fd);
+    if (::readlink(link.c_str(), path, sizeof path - 1) < 0) continue;
+    if (std::string(path).find("ringroad-family") == std::string::npos) continue;
+    ++tables;
+    EXPECT_EQ(::ftruncate(fd, 0), -1);
+    EXPECT_EQ(errno, EPERM);
+  }
+  EXPECT_GT(tables, 0U);
 }
 
 TEST_F(FamilyTest, AChildThatIsKilledWhereverItIsLeavesATableThatWorks) {

@@ -8,21 +8,28 @@
 //                               connection open, which ends with the program's input
 //   forking_program cloexec     as exec, with the connection closed by exec
 //   forking_program passed      as late; the parent has sent it to itself over a Unix socket before
+//   forking_program stdio       as child; the child has it as its standard input and output
+//   forking_program seccomp     as child; the child may read and write, and nothing else
 //   forking_program prefork N   forks N workers that accept and serve, one connection at a time, and
 //                               another one for each that is killed; they end with its input
 //   forking_program daemon N    as prefork, from a child of the process that listened, which ends
 //
-// And a client that forks: forking_program connect PORT connects, forks and ends; its child sends each
-// line of its input and prints the answer.
+// And clients that fork: forking_program connect PORT connects, forks and ends; its child sends each
+// line of its input and prints the answer. forking_program connecting PORT forks before its connection is
+// made; its child sends each line of its input, and the parent prints the answers.
 //
 // Who serves says "PID serves PORT." with the number of the client's port.
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -32,12 +39,16 @@ namespace {
 
 int listener = -1;
 
-void serve(int fd, int answers_to) {
+void announce(int fd) {
   sockaddr_in peer{};
   socklen_t length = sizeof peer;
   getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length);
   std::printf("%d serves %d.\n", static_cast<int>(getpid()), ntohs(peer.sin_port));
   std::fflush(stdout);
+}
+
+void serve(int fd, int answers_to) {
+  announce(fd);
   char buffer[4096];
   ssize_t n;
   while ((n = recv(fd, buffer, sizeof buffer, 0)) > 0) {
@@ -48,6 +59,20 @@ void serve(int fd, int answers_to) {
 [[noreturn]] void serve_and_end(int fd) {
   close(listener);
   serve(fd, fd);
+  _exit(0);
+}
+
+[[noreturn]] void serve_by_stdio(int fd) {
+  close(listener);
+  announce(fd);
+  dup2(fd, STDIN_FILENO);
+  dup2(fd, STDOUT_FILENO);
+  close(fd);
+  char line[4096];
+  while (std::fgets(line, sizeof line, stdin) != nullptr) {
+    std::fputs(line, stdout);
+    std::fflush(stdout);
+  }
   _exit(0);
 }
 
@@ -75,6 +100,17 @@ void one(const std::string& mode, int fd) {
   if (pipe(pipes) != 0) std::exit(1);
   if (fork() == 0) {
     if (mode == "child" || mode == "late" || mode == "passed") serve_and_end(fd);
+    if (mode == "stdio") serve_by_stdio(fd);
+    if (mode == "seccomp") {
+      announce(fd);
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);
+      char buffer[4096];
+      ssize_t n;
+      while ((n = read(fd, buffer, sizeof buffer)) > 0 &&
+             write(fd, buffer, static_cast<size_t>(n)) == n) {
+      }
+      syscall(SYS_exit, 0);
+    }
     if (mode == "grandchild") {
       if (fork() == 0) serve_and_end(fd);
       _exit(0);
@@ -129,6 +165,34 @@ int prefork(int workers) {
   }
 }
 
+int fork_while_connecting(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<in_port_t>(port));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0 || errno != EINPROGRESS) return 1;
+  const bool child = fork() == 0;
+  pollfd writable{fd, POLLOUT, 0};
+  if (poll(&writable, 1, -1) != 1) return 1;
+  fcntl(fd, F_SETFL, 0);
+  char line[4096];
+  if (child) {
+    while (std::fgets(line, sizeof line, stdin) != nullptr) {
+      if (send(fd, line, std::strlen(line), MSG_NOSIGNAL) < 0) return 1;
+    }
+    return shutdown(fd, SHUT_WR);
+  }
+  std::printf("parent %d.\n", static_cast<int>(getpid()));
+  std::fflush(stdout);
+  ssize_t n;
+  while ((n = recv(fd, line, sizeof line, 0)) > 0) {
+    std::printf("%.*s", static_cast<int>(n), line);
+    std::fflush(stdout);
+  }
+  return n < 0;
+}
+
 int connect_and_fork(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in at{};
@@ -156,6 +220,7 @@ int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   const int number = argc > 2 ? std::atoi(argv[2]) : 0;
   if (mode == "connect") return connect_and_fork(number);
+  if (mode == "connecting") return fork_while_connecting(number);
   const int type = mode == "cloexec" ? SOCK_CLOEXEC : 0;
   listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};

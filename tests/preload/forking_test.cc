@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <set>
@@ -211,6 +212,53 @@ TEST_F(ForkingTest, WhatWasPassedOnStaysOnTcpInTheChildToo) {
   EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
 }
 
+TEST_F(ForkingTest, WhatTheChildDoesPastTheLibraryIsNoticed) {
+  const auto server = start_server({"stdio"});
+  Client client = connect();
+  EXPECT_TRUE(client.say(300));
+  const auto until = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
+  while (report(client.program->pid(), client)->peer_reason != Reason::kUntrackedIo) {
+    ASSERT_LT(Clock::now(), until);
+    ASSERT_TRUE(client.say(1));
+  }
+  EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
+}
+
+TEST_F(ForkingTest, AChildWhoseSystemCallsAreFilteredIsLeftAlone) {
+  const auto server = start_server({"seccomp"});
+  Client client = connect();
+  EXPECT_TRUE(client.say(300));
+  EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
+}
+
+TEST_F(EagerForkingTest, ChildrenDoNotKeepWhatTheirParentsLibraryHasOpen) {
+  const auto server = start_server({"child"});
+  std::vector<Client> clients;
+  for (int i = 0; i < 8; ++i) {
+    Client client;
+    client.program = std::make_unique<Program>(
+        std::vector<std::string>{RINGROAD_ECHO, "connect", port_}, environment_);
+    clients.push_back(std::move(client));
+  }
+  for (Client& client : clients) {
+    ASSERT_TRUE(client.program->wait_for(".\n", kTimeoutMs));
+    client.port = std::to_string(number_after(client.program->out(), "port "));
+  }
+  // All ask at once, while the parent is about to fork for others.
+  for (Client& client : clients) ASSERT_TRUE(client.say(2));
+  for (Client& client : clients) {
+    const pid_t child = server_of(*server, client);
+    unsigned rings = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(child) + "/fd")) {
+      std::error_code gone;
+      rings += std::filesystem::read_symlink(entry.path(), gone).string().find("ringroad-shm") !=
+               std::string::npos;
+    }
+    EXPECT_LE(rings, 1U);
+  }
+}
+
 TEST_F(ForkingTest, WorkersThatShareAListenerAreAllPromoted) {
   for (const char* mode : {"prefork", "daemon"}) {
     const auto server = start_server({mode, "3"});
@@ -254,6 +302,25 @@ TEST_F(ForkingTest, SomebodyAnswersForTheListenerWhenItsFirstOwnerIsKilled) {
   Client after = connect();
   EXPECT_TRUE(promoted(server_of(*server, after), after));
   EXPECT_TRUE(before.say(10));
+}
+
+TEST_F(EagerForkingTest, AConnectionThatIsBeingMadeAtAForkStaysOnTcp) {
+  Program server({RINGROAD_ECHO, "serve"}, environment_);
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Program client(
+      {RINGROAD_FORKING, "connecting", std::to_string(number_after(server.out(), "port "))},
+      environment_);
+  ASSERT_TRUE(client.wait_for(".\n", kTimeoutMs));
+  std::string said;
+  for (unsigned i = 0; i < 300; ++i) {
+    const std::string line = "line " + std::to_string(i) + "\n";
+    said += line;
+    client.write(line);
+    ASSERT_TRUE(client.wait_for(said, kTimeoutMs)) << i;
+  }
+  for (const cli::ProcessReport& one : cli::read_segments(directory_.path() + "/run").processes) {
+    for (const cli::StreamReport& stream : one.streams) EXPECT_EQ(stream.promotions, 0U);
+  }
 }
 
 TEST_F(ForkingTest, AClientsChildIsPromotedWhenTheClientHasEnded) {
