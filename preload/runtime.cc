@@ -100,7 +100,6 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
 void before_fork() noexcept {
   Agent* agent = the_agent.load();
   if (agent == nullptr) return;
-  fork_count.fetch_add(1, std::memory_order_relaxed);
   // The child shares every descriptor and may use any of them: every stream returns to the kernel, and
   // stays there until one process is left that has it.
   if (owns_memory()) agent->leave_all(Reason::kFork, kForkTimeoutNs);
@@ -116,6 +115,9 @@ void after_fork_parent() noexcept {
   Agent* agent = the_agent.load();
   if (agent == nullptr) return;
   agent->after_fork_parent();
+  // With the table locked: who has taken a descriptor from the kernel and waits to enter it sees that the
+  // child has it too.
+  fork_count.fetch_add(1, std::memory_order_relaxed);
   descriptors::unlock_after_fork();
 }
 

@@ -56,8 +56,8 @@ bool consider_listen(int fd) noexcept {
   return true;
 }
 
-void consider_accepted(int fd, bool nonblocking) noexcept {
-  const unsigned forks = runtime::forks();
+// `forks`: from before accept().
+void consider_accepted(int fd, bool nonblocking, unsigned forks) noexcept {
   descriptors::note_epoll_end(fd);
   FourTuple tuple;
   if (!Endpoint::local_of(fd, tuple.local) || !Endpoint::peer_of(fd, tuple.remote)) return;
@@ -164,10 +164,11 @@ int rr_listen(int fd, int backlog) {
 
 int rr_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
   const SocketRef listener = descriptors::find(fd);
+  const unsigned forks = runtime::forks();
   const int result = real().accept4(fd, addr, len, flags);
   if (result >= 0 && listener.is(Socket::Kind::kListener)) {
     const int saved = errno;
-    consider_accepted(result, (flags & SOCK_NONBLOCK) != 0);
+    consider_accepted(result, (flags & SOCK_NONBLOCK) != 0, forks);
     errno = saved;
   }
   return result;

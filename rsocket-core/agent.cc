@@ -343,6 +343,7 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   listen_again_ns_ = kForever;
   listen_pause_ns_ = kListenAgainNs;
   new (&leaders_) std::map<pid_t, int>;
+  family_watched_ = false;
   found_at_ = Rendezvous{};
   found_ = Answering{};
   if (lone_rendezvous_ >= 0) sys::close_quietly(std::exchange(lone_rendezvous_, -1));

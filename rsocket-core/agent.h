@@ -186,6 +186,7 @@ class Agent final : public StreamHost, public TransportEvents {
   void do_listen(const Endpoint& local) noexcept;
   Reason listen_shm(const Endpoint& local) noexcept RR_EXCLUDES(mutex_);
   Reason listen_rdma(const Endpoint& local) noexcept;
+  bool lead(const Endpoint& local, Carrier carrier) noexcept;
   void do_unlisten(const Endpoint& local, int rendezvous) noexcept;
   void listen_again(std::int64_t now_ns) noexcept;
   void watch_leader(pid_t process) noexcept;
@@ -231,6 +232,7 @@ class Agent final : public StreamHost, public TransportEvents {
   std::map<Endpoint, Answering> answering_;
   std::int64_t listen_again_ns_ = std::numeric_limits<std::int64_t>::max();
   std::int64_t listen_pause_ns_ = kListenAgainNs;
+  bool family_watched_ = false;
   std::map<pid_t, int> leaders_;  // who answers instead of this process: pidfd_open(2)
   Rendezvous found_at_;
   Answering found_;  // whether found_at_ was asked for

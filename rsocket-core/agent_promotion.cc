@@ -184,6 +184,7 @@ void Agent::do_listen(const Endpoint& local) noexcept {
       listen_again_ns_ = std::min(listen_again_ns_, sys::now_ns() + listen_pause_ns_);
     }
     if (at == before || at == At::kHere || options_.log == nullptr) return;
+    if (at == At::kElsewhere && family_.exists()) return;  // as it should be
     try {
       char line[256];
       std::snprintf(line, sizeof line, "listener %s: no promotion over %s: %s",
@@ -208,10 +209,15 @@ Reason Agent::listen_rdma(const Endpoint& local) noexcept {
   Reason why = Reason::kNone;
   Transport* transport = verbs_transport(why);
   if (transport == nullptr) return why;
+  return lead(local, Carrier::kRdma) ? transport->listen(local) : Reason::kBusy;
+}
+
+bool Agent::lead(const Endpoint& local, Carrier carrier) noexcept {
   pid_t holder;
-  if (family_.lead(local, Carrier::kRdma, holder)) return transport->listen(local);
+  if (family_.lead(local, carrier, holder)) return true;
   watch_leader(holder);
-  return Reason::kBusy;
+  // It may have ended before it was watched, and its number be somebody else's.
+  return family_.lead(local, carrier, holder);
 }
 
 // Processes that share a listener share the socket that answers for it, and one of them listens there:
@@ -224,11 +230,7 @@ Reason Agent::listen_shm(const Endpoint& local) noexcept {
   MutexLock lock(mutex_);
   const auto it = listeners_.find(local);
   if (it == listeners_.end()) return Reason::kClosing;
-  pid_t holder;
-  if (!family_.lead(local, Carrier::kShm, holder)) {
-    watch_leader(holder);
-    return Reason::kBusy;
-  }
+  if (!lead(local, Carrier::kShm)) return Reason::kBusy;
   if (it->second.rendezvous >= 0) return transport->adopt(local, it->second.rendezvous);
   why = transport->listen(local);
   if (why == Reason::kNone) {
@@ -255,19 +257,24 @@ void Agent::do_unlisten(const Endpoint& local, int rendezvous) noexcept {
   }
 }
 
-// Where this fails, or the process has become another one's number, the next look finds out.
+// Where this fails the next look finds out.
 void Agent::watch_leader(pid_t process) noexcept {
+  const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
+  epoll_event event{};
+  event.data.u64 = kLeaderCookie;
+  if (!family_watched_) {
+    // Never read: each write is an edge in every process that waits here.
+    event.events = EPOLLIN | EPOLLET;
+    family_watched_ = sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, family_.news_fd(), &event) == 0;
+  }
   if (process == 0) return;
+  event.events = EPOLLIN;
   try {
     const auto [leader, is_new] = leaders_.try_emplace(process, -1);
     if (!is_new) return;
     leader->second = sys::move_high(static_cast<int>(sys::call(SYS_pidfd_open, process, 0)));
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = kLeaderCookie;
     if (leader->second < 0 ||
-        sys::epoll_ctl(epoll_fd_.load(std::memory_order_relaxed), EPOLL_CTL_ADD, leader->second,
-                       &event) != 0) {
+        sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, leader->second, &event) != 0) {
       if (leader->second >= 0) sys::close_quietly(leader->second);
       leaders_.erase(leader);
     }
@@ -489,6 +496,8 @@ void Agent::on_redirect(Transport& transport, PromotionId id, const Rendezvous& 
     settle_refusal(promotion.stream, Reason::kPeerRefused, Reason::kRedirect);
   } else if (promotion.stream->state() == State::kConnecting) {
     connect(promotion.stream, transport, promotion.try_rdma_next, &where, promotion.hops + 1);
+  } else {
+    settle_refusal(promotion.stream, Reason::kBusy, Reason::kRedirect);  // cancelled by a fork
   }
 }
 

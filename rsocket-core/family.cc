@@ -117,6 +117,8 @@ bool Family::create() noexcept {
   members_ = reinterpret_cast<MemberSlot*>(base);
   tags_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base + kMembersBytes);
   connections_ = reinterpret_cast<Connection*>(base + kMembersBytes + kTagsBytes);
+  news_fd_ = sys::move_high(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (news_fd_ >= 0) private_descriptors::keep_in_children(news_fd_);
   fd_ = fd;
   private_descriptors::keep_in_children(fd);
   join(reserve());
@@ -457,7 +459,9 @@ bool Family::lead(const Endpoint& listener, Carrier carrier, pid_t& holder) noex
 }
 
 void Family::stop_leading(const Endpoint& listener, Carrier carrier) noexcept {
-  if (exists()) lock(lock_of(listener, carrier), false);
+  if (!exists()) return;
+  lock(lock_of(listener, carrier), false);
+  if (news_fd_ >= 0) sys::signal_eventfd(news_fd_);
 }
 
 }  // namespace ringroad

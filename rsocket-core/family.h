@@ -97,6 +97,8 @@ class Family {
   // else `holder` is that one's number, or 0 where it has none here.
   bool lead(const Endpoint& listener, Carrier carrier, pid_t& holder) noexcept;
   void stop_leading(const Endpoint& listener, Carrier carrier) noexcept;
+  // An eventfd that is signalled when a member has stopped leading. To be waited for by edges, not read.
+  int news_fd() const noexcept { return news_fd_; }
 
  private:
   struct MemberSlot;
@@ -118,6 +120,7 @@ class Family {
   std::atomic<std::uint64_t>* tags_ = nullptr;
   Connection* connections_ = nullptr;
   int fd_ = -1;
+  int news_fd_ = -1;
   std::atomic<Member> self_{0};
   std::uint32_t hint_ = 0;
 };

@@ -40,6 +40,13 @@ inline void keep_in_children(int fd) noexcept {
   inherited[fd / 64].fetch_or(std::uint64_t{1} << (fd % 64), std::memory_order_relaxed);
 }
 
+// A marked `fd` came from a peer, and is what it should be.
+inline void close_in_children(int fd) noexcept {
+  if (covers(fd)) {
+    inherited[fd / 64].fetch_and(~(std::uint64_t{1} << (fd % 64)), std::memory_order_relaxed);
+  }
+}
+
 // In a forked child: calls `close` for each other number, and forgets them. What stands behind them
 // would outlive the parent here.
 template <typename Close>

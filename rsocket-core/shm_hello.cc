@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "rsocket-core/foreign_fd.h"
+#include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad {
@@ -125,6 +126,8 @@ ShmPacket::Got ShmPacket::receive(int socket) noexcept {
         int fd;
         std::memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
         fd = sys::move_high(fd);
+        // Until it is known what it is: a fork does not wait for what closing it may take.
+        private_descriptors::keep_in_children(fd);
         if (count_ < kMaxDescriptors) {
           fds_[count_++] = fd;
         } else {

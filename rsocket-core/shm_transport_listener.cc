@@ -7,6 +7,7 @@
 
 #include "rsocket-core/foreign_fd.h"
 #include "rsocket-core/shm_transport.h"
+#include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad {
@@ -221,6 +222,7 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
     close_foreign(std::exchange(handshake.memfd, -1));
     return Reason::kBadRequest;
   }
+  private_descriptors::close_in_children(handshake.memfd);
   // Whatever is not kept here ends with the packet.
   if (packet.descriptors() == 2 && packet.from_same_user()) {
     handshake.peer_event = packet.take_descriptor(1);

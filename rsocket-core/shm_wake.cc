@@ -7,6 +7,7 @@
 
 #include "rsocket-core/foreign_fd.h"
 #include "rsocket-core/shm_memory.h"
+#include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad {
@@ -142,7 +143,9 @@ bool adopt_wake_event(int fd) noexcept {
   if (sys::call(SYS_readlinkat, AT_FDCWD, path, target, sizeof target - 1) < 0) return false;
   if (std::strcmp(target, "anon_inode:[eventfd]") != 0) return false;
   const int flags = sys::fcntl(fd, F_GETFL);
-  return flags >= 0 && sys::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+  if (flags < 0 || sys::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return false;
+  private_descriptors::close_in_children(fd);
+  return true;
 }
 
 }  // namespace ringroad

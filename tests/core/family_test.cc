@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -336,6 +337,19 @@ TEST_F(FamilyTest, WhoAnswersIsNamedAndHasEachCarrierByItself) {
   });
   EXPECT_TRUE(child.did_it());
   EXPECT_FALSE(lead(family, at(1), Carrier::kRdma));
+}
+
+TEST_F(FamilyTest, WhoStopsAnsweringAndLivesSaysSo) {
+  pollfd news{family.news_fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&news, 1, 0), 0);
+  Child child(family, [&] {
+    if (!lead(family, at(1))) return false;
+    family.stop_leading(at(1), Carrier::kShm);
+    return true;
+  });
+  ASSERT_TRUE(child.did_it());
+  EXPECT_EQ(::poll(&news, 1, 0), 1);
+  EXPECT_TRUE(lead(family, at(1)));
 }
 
 TEST_F(FamilyTest, NoMemberCanCutTheTableOff) {
