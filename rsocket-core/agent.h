@@ -102,8 +102,8 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::size_t kPeerMemoryEntries = 1024;
   static constexpr std::size_t kMaxUnknownRequests = 1024;
   static constexpr std::int64_t kListenWaitNs = 500'000'000;
-  // A listener's address that another process answers for: whether that one has given it up. Its end
-  // is told by the kernel; from the first to the longest pause.
+  // A listener's address that another process answers for, of which nobody tells when it stops: from the
+  // first to the longest pause.
   static constexpr std::int64_t kListenAgainNs = 1'000'000'000;
   static constexpr std::int64_t kLongestListenPauseNs = 32'000'000'000;
   // A connection that waits to be accepted may be accepted by another process of the family.
@@ -189,7 +189,7 @@ class Agent final : public StreamHost, public TransportEvents {
   bool lead(const Endpoint& local, Carrier carrier) noexcept;
   void do_unlisten(const Endpoint& local, int rendezvous) noexcept;
   void listen_again(std::int64_t now_ns) noexcept;
-  void watch_leader(pid_t process) noexcept;
+  bool watch_leader(pid_t process) noexcept;
   void forget_leaders() noexcept;
   void offer(const StreamPtr& stream) noexcept;
   void be_found(const StreamConfig& config) noexcept;
@@ -233,6 +233,7 @@ class Agent final : public StreamHost, public TransportEvents {
   std::int64_t listen_again_ns_ = std::numeric_limits<std::int64_t>::max();
   std::int64_t listen_pause_ns_ = kListenAgainNs;
   bool family_watched_ = false;
+  bool told_of_leader_ = false;  // when the one that answers for the listener just tried stops
   std::map<pid_t, int> leaders_;  // who answers instead of this process: pidfd_open(2)
   Rendezvous found_at_;
   Answering found_;  // whether found_at_ was asked for

@@ -180,7 +180,7 @@ void Agent::do_listen(const Endpoint& local) noexcept {
     at = reason == Reason::kNone ? At::kHere
          : reason == Reason::kBusy ? At::kElsewhere
                                    : At::kFailed;
-    if (at == At::kElsewhere) {
+    if (at == At::kElsewhere && !told_of_leader_) {
       listen_again_ns_ = std::min(listen_again_ns_, sys::now_ns() + listen_pause_ns_);
     }
     if (at == before || at == At::kHere || options_.log == nullptr) return;
@@ -197,8 +197,12 @@ void Agent::do_listen(const Endpoint& local) noexcept {
   try {
     Answering& answering = answering_[local];
     const auto open = [](At at) noexcept { return at == At::kNowhere || at == At::kElsewhere; };
-    if (listener.shm && open(answering.shm)) settle("shm", answering.shm, listen_shm(local));
+    if (listener.shm && open(answering.shm)) {
+      told_of_leader_ = false;
+      settle("shm", answering.shm, listen_shm(local));
+    }
     if (listener.rdma && open(answering.rdma)) {
+      told_of_leader_ = false;
       settle("rdma", answering.rdma, listen_rdma(local));
     }
   } catch (const std::bad_alloc&) {
@@ -215,9 +219,11 @@ Reason Agent::listen_rdma(const Endpoint& local) noexcept {
 bool Agent::lead(const Endpoint& local, Carrier carrier) noexcept {
   pid_t holder;
   if (family_.lead(local, carrier, holder)) return true;
-  watch_leader(holder);
+  told_of_leader_ = watch_leader(holder);
   // It may have ended before it was watched, and its number be somebody else's.
-  return family_.lead(local, carrier, holder);
+  if (!family_.lead(local, carrier, holder)) return false;
+  told_of_leader_ = false;
+  return true;
 }
 
 // Processes that share a listener share the socket that answers for it, and one of them listens there:
@@ -257,8 +263,8 @@ void Agent::do_unlisten(const Endpoint& local, int rendezvous) noexcept {
   }
 }
 
-// Where this fails the next look finds out.
-void Agent::watch_leader(pid_t process) noexcept {
+// False: nobody will tell, and somebody has to look again.
+bool Agent::watch_leader(pid_t process) noexcept {
   const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
   epoll_event event{};
   event.data.u64 = kLeaderCookie;
@@ -267,18 +273,21 @@ void Agent::watch_leader(pid_t process) noexcept {
     event.events = EPOLLIN | EPOLLET;
     family_watched_ = sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, family_.news_fd(), &event) == 0;
   }
-  if (process == 0) return;
+  if (process == 0 || !family_watched_) return false;
   event.events = EPOLLIN;
   try {
     const auto [leader, is_new] = leaders_.try_emplace(process, -1);
-    if (!is_new) return;
+    if (!is_new) return true;
     leader->second = sys::move_high(static_cast<int>(sys::call(SYS_pidfd_open, process, 0)));
     if (leader->second < 0 ||
         sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, leader->second, &event) != 0) {
       if (leader->second >= 0) sys::close_quietly(leader->second);
       leaders_.erase(leader);
+      return false;
     }
+    return true;
   } catch (const std::bad_alloc&) {
+    return false;
   }
 }
 
