@@ -12,6 +12,8 @@
 //   forking_program seccomp     as child; the child may read and write, and nothing else
 //   forking_program prefork N   forks N workers that accept and serve, one connection at a time, and
 //                               another one for each that is killed; they end with its input
+//   forking_program handover N  as prefork; the one that listened lives, and closes the listener at the
+//                               first line of its input
 //   forking_program daemon N    as prefork, from a child of the process that listened, which ends
 //
 // And clients that fork: forking_program connect PORT connects, forks and ends; its child sends each
@@ -142,7 +144,8 @@ void one(const std::string& mode, int fd) {
 
 void work() {
   for (;;) {
-    pollfd set[2] = {{listener, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+    // The end of the input is a hang-up; a line on it is the master's.
+    pollfd set[2] = {{listener, POLLIN, 0}, {STDIN_FILENO, 0, 0}};
     if (poll(set, 2, -1) < 0 || set[1].revents != 0) _exit(0);
     const int fd = accept(listener, nullptr, nullptr);
     if (fd < 0) continue;  // another one was quicker
@@ -151,13 +154,23 @@ void work() {
   }
 }
 
-int prefork(int workers) {
+int prefork(int workers, bool hands_over) {
   fcntl(listener, F_SETFL, O_NONBLOCK);
   for (int i = 0; i < workers; ++i) {
     if (fork() == 0) work();
   }
   std::printf("master %d.\n", static_cast<int>(getpid()));
   std::fflush(stdout);
+  if (hands_over) {
+    char line[4096];
+    if (std::fgets(line, sizeof line, stdin) == nullptr) return 1;
+    close(listener);
+    std::printf("handed over.\n");
+    std::fflush(stdout);
+    while (std::fgets(line, sizeof line, stdin) != nullptr) {
+    }
+    return 0;
+  }
   for (;;) {
     int status = 0;
     if (wait(&status) < 0) return 0;
@@ -234,7 +247,9 @@ int main(int argc, char** argv) {
   std::printf("port %d.\n", ntohs(at.sin_port));
   std::fflush(stdout);
   if (mode == "daemon" && fork() != 0) _exit(0);
-  if (mode == "prefork" || mode == "daemon") return prefork(number);
+  if (mode == "prefork" || mode == "daemon" || mode == "handover") {
+    return prefork(number, mode == "handover");
+  }
   for (;;) {
     const int fd = accept4(listener, nullptr, nullptr, type);
     if (fd < 0) return 1;

@@ -5,10 +5,12 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cli/segment_reader.h"
@@ -37,7 +39,7 @@ class ForkingTest : public testing::Test {
     argv.insert(argv.end(), words.begin(), words.end());
     auto server = std::make_unique<Program>(argv, environment_);
     EXPECT_TRUE(server->wait_for("port ", kTimeoutMs));
-    const bool prefork = words[0] == "prefork" || words[0] == "daemon";
+    const bool prefork = words.size() > 1;
     EXPECT_TRUE(!prefork || server->wait_for("master ", kTimeoutMs));
     port_ = std::to_string(number_after(server->out(), "port "));
     return server;
@@ -321,6 +323,59 @@ TEST_F(EagerForkingTest, AConnectionThatIsBeingMadeAtAForkStaysOnTcp) {
   for (const cli::ProcessReport& one : cli::read_segments(directory_.path() + "/run").processes) {
     for (const cli::StreamReport& stream : one.streams) EXPECT_EQ(stream.promotions, 0U);
   }
+}
+
+TEST_F(ForkingTest, SomebodyAnswersForTheListenerWhenItsFirstOwnerHasClosedIt) {
+  const auto server = start_server({"handover", "2"});
+  Client before = connect();
+  ASSERT_TRUE(promoted(server_of(*server, before), before));
+  server->write("close\n");
+  ASSERT_TRUE(server->wait_for("handed over.\n", kTimeoutMs));
+  Client after = connect();
+  EXPECT_TRUE(promoted(server_of(*server, after), after));
+}
+
+// How often the library's threads of these processes have gone to sleep.
+std::uint64_t sleeps(const std::set<pid_t>& processes) {
+  std::uint64_t sum = 0;
+  for (const pid_t process : processes) {
+    const std::string tasks = "/proc/" + std::to_string(process) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+      std::ifstream status(task.path() / "status");
+      bool ours = false;
+      for (std::string line; std::getline(status, line);) {
+        ours |= line == "Name:\tringroad";
+        if (ours && line.starts_with("voluntary_ctxt_switches:")) {
+          sum += std::stoull(line.substr(line.find(':') + 1));
+        }
+      }
+    }
+  }
+  return sum;
+}
+
+TEST_F(ForkingTest, ProcessesThatHaveNothingToDoSleep) {
+  const auto server = start_server({"prefork", "2"});
+  std::vector<Client> clients;
+  std::set<pid_t> processes{number_after(server->out(), "master ")};
+  for (int i = 0; i < 2; ++i) {
+    clients.push_back(connect());
+    const pid_t worker = server_of(*server, clients.back());
+    processes.insert(worker);
+    ASSERT_TRUE(promoted(worker, clients.back()));
+  }
+  ASSERT_EQ(processes.size(), 3U);
+  // What there is to do ends some time; then nothing may begin by itself.
+  const auto pause = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+  const auto until = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
+  for (std::uint64_t before = 0, now = 1; before != now; now = sleeps(processes)) {
+    ASSERT_LT(Clock::now(), until);
+    before = now;
+    pause(300);
+  }
+  const std::uint64_t before = sleeps(processes);
+  pause(2000);
+  EXPECT_EQ(sleeps(processes), before);
 }
 
 TEST_F(ForkingTest, AClientsChildIsPromotedWhenTheClientHasEnded) {
