@@ -56,6 +56,10 @@ class Forger final : public TransportEvents {
 
   void on_request(Transport& transport, PromotionId id, const PromotionRequest&) noexcept override {
     ++requests;
+    if (sends_on.has_shm()) {
+      transport.redirect(id, sends_on);
+      return;
+    }
     AcceptParams params;
     params.nonce.fill('N');
     transport.accept(id, params);
@@ -93,6 +97,12 @@ class Forger final : public TransportEvents {
     return true;
   }
 
+  void stand_by_itself_too() {
+    int fd = -1;
+    ASSERT_EQ(transport_->listen_alone(sends_on, fd), Reason::kNone);
+  }
+
+  Rendezvous sends_on;  // whoever asks; none: it accepts
   std::unique_ptr<Channel> channel;
   int requests = 0;
   bool refused = false;
@@ -122,6 +132,13 @@ class ForgedPromotionTest : public testing::Test {
       sum += process.streams_promoted;
     }
     return sum;
+  }
+
+  cli::StreamReport stream_of(Program& program) const {
+    for (const auto& process : cli::read_segments(segments_).processes) {
+      if (process.pid == program.pid() && !process.streams.empty()) return process.streams[0];
+    }
+    return {};
   }
 
   TemporaryDirectory directory_;
@@ -191,6 +208,41 @@ TEST_F(ForgedPromotionTest, AnImpostorUnderAListenersNameGetsNoByte) {
     EXPECT_EQ(impostor.channel->rx_head(), 0U) << "the impostor got bytes of the stream";
   }
   EXPECT_EQ(promoted(), 0U);
+  EXPECT_EQ(client.finish(kTimeoutMs), 0);
+}
+
+TEST_F(ForgedPromotionTest, WhoeverIsSentOnForEverGivesUp) {
+  Program server({RINGROAD_ECHO, "serve"}, environment_with({}));
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Forger impostor;
+  ASSERT_EQ(impostor.stand_under_the_name_of(port_of(server)), Reason::kNone);
+  impostor.stand_by_itself_too();
+  Program client({RINGROAD_ECHO, "connect", std::to_string(port_of(server))}, preloaded());
+  ASSERT_TRUE(client.wait_for(".\n", kTimeoutMs));
+  for (int i = 0; i < 5; ++i) converse(client, "line " + std::to_string(i));
+  cli::StreamReport stream;
+  ASSERT_TRUE(impostor.until([&] {
+    stream = stream_of(client);
+    return impostor.requests >= 4 || stream.peer_reason == Reason::kRedirect;
+  }));
+  EXPECT_EQ(impostor.requests, 3) << "the first one and two redirects";
+  EXPECT_EQ(stream.reason, Reason::kPeerRefused);
+  EXPECT_EQ(client.finish(kTimeoutMs), 0);
+}
+
+TEST_F(ForgedPromotionTest, WhoeverIsSentToSomebodyThatHasEndedAsksAgain) {
+  Program server({RINGROAD_ECHO, "serve"}, environment_with({}));
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Forger impostor;
+  ASSERT_EQ(impostor.stand_under_the_name_of(port_of(server)), Reason::kNone);
+  impostor.sends_on.token.fill(1);
+  Program client({RINGROAD_ECHO, "connect", std::to_string(port_of(server))}, preloaded());
+  ASSERT_TRUE(client.wait_for(".\n", kTimeoutMs));
+  for (int i = 0; i < 5; ++i) converse(client, "line " + std::to_string(i));
+  ASSERT_TRUE(impostor.until([&] { return stream_of(client).reason == Reason::kPeerGone; }));
+  EXPECT_EQ(impostor.requests, 1);
+  for (int i = 0; i < 40; ++i) converse(client, "more " + std::to_string(i));
+  EXPECT_TRUE(impostor.until([&] { return impostor.requests == 2; }));
   EXPECT_EQ(client.finish(kTimeoutMs), 0);
 }
 
