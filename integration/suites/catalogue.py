@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ASYNCIO = ("base_events buffered_proto events selector_events sendfile server sock_lowlevel ssl sslproto "
-           "streams transports unix_events")
-TORNADO = ("http1connection httpclient httpserver ioloop iostream netutil simple_httpclient tcpclient "
-           "tcpserver web websocket")
+# Those that have to do with sockets.
+ASYNCIO = ("base_events buffered_proto events selector_events sendfile server sock_lowlevel ssl "
+           "sslproto streams transports unix_events")
+TORNADO = ("http1connection httpclient httpserver ioloop iostream netutil simple_httpclient "
+           "tcpclient tcpserver web websocket")
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class Suite:
     name: str
     package: str          # Debian's
     names: tuple          # what unittest loads
-    resources: tuple = ()  # of CPython's tests; its sockets' "network" is only 127.0.0.1
-    tcp_pairs: bool = False
+    resources: tuple = ()  # of CPython's tests
+    tcp_pairs: bool = False  # see one_by_one.py
     promoted: int = 1     # streams that must have been promoted in each pass
 
     @property
@@ -34,10 +35,11 @@ def cpython(name, names=None, **more):
 
 SUITES = (
     cpython("socket"),
-    cpython("select", tcp_pairs=True, promoted=0),
+    cpython("select", promoted=0),  # of pipes and files alone
     cpython("selectors", tcp_pairs=True),
     cpython("asyncio", tuple(f"test.test_asyncio.test_{name}" for name in ASYNCIO.split())),
     cpython("ssl"),
+    # Its "network" is 127.0.0.1.
     cpython("socketserver", resources=("network",)),
     cpython("httplib"),
     Suite("tornado", "python3-tornado",
@@ -46,7 +48,8 @@ SUITES = (
                                          "twisted.internet.test.test_tls",
                                          "twisted.test.test_tcp", "twisted.test.test_ssl",
                                          "twisted.test.test_internet", "twisted.test.test_amp",
-                                         "twisted.test.test_ftp", "twisted.web.test.test_webclient")),
+                                         "twisted.test.test_ftp",
+                                         "twisted.web.test.test_webclient")),
 )
 
 

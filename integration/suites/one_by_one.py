@@ -1,15 +1,15 @@
 #!/usr/bin/python3
 """Runs unittest's tests in this process and says on a pipe what becomes of each.
 
-    one_by_one.py [--to FD] [--go FD] [--limit S] [--without FILE] [--resource NAME] [--tcp-pairs]
-                  NAME...
+    one_by_one.py [--to FD] [--go FD] [--limit S] [--without FILE] [--resource NAME]
+                  [--tcp-pairs] NAME...
 
 A line `run ID` when a test begins and `RESULT ID` when it has ended; `end` after the last. With
 --go it then waits for that pipe's end, so that who reads may look at the living process. RESULT is
-ok, fail, error, skip, xfail or xpass. IDs in the FILE, one a line, are left out;
-they may be patterns of the shell's. With --tcp-pairs Python's socketpair() gives the two ends of a TCP
-connection. A test that takes more than S seconds ends the process, with its
-threads' stacks on stderr.
+ok, fail, error, skip, xfail or xpass. IDs in the FILE, one a line, are left out; they may be
+patterns of the shell's. With --tcp-pairs Python's socketpair() gives the two ends of a TCP
+connection. A test that takes more than S seconds ends the process, with its threads' stacks on
+stderr.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import unittest
 
 
 class Result(unittest.TestResult):
-    """Only the worst that happened to a test counts: its subtests and its clean-up are parts of it."""
+    """Only the worst that happened to a test counts: subtests and clean-up are parts of it."""
 
     ORDER = ("ok", "skip", "xfail", "xpass", "fail", "error")
 

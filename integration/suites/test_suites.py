@@ -21,7 +21,8 @@ import pytest
 from . import catalogue, passes
 
 AGAIN = 3
-LANES = (("test_socket", "test_select", "test_selectors", "test_ssl", "test_socketserver", "test_httplib"),
+LANES = (("test_socket", "test_select", "test_selectors", "test_ssl", "test_socketserver",
+          "test_httplib"),
          ("test_asyncio", "tornado", "twisted"))
 SUITES = {suite.name: suite for suite in catalogue.SUITES}
 
