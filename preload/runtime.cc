@@ -107,6 +107,7 @@ void after_fork_parent() noexcept {
 }
 
 void after_fork_child() noexcept {
+  sys::DescriptorTurn::forget();
   Agent* agent = the_agent.load();
   if (agent == nullptr) return;
   owner = sys::getpid();

@@ -41,20 +41,26 @@ void duplicated(int from, int to) noexcept {
   errno = saved;
 }
 
+int call_dup_over(int from, int to, int flags, bool three) {
+  return three ? real().dup3(from, to, flags) : real().dup2(from, to);
+}
+
 int dup_over(int from, int to, int flags, bool three) {
+  if (!runtime::owns_memory()) return call_dup_over(from, to, flags, three);
   if (private_descriptors::is_marked(to)) {
     errno = EBADF;
     return -1;
   }
-  if (from == to || (flags & ~O_CLOEXEC) != 0 || !runtime::owns_memory() ||
-      (!descriptors::managed(from) && !descriptors::managed(to))) {
-    return three ? real().dup3(from, to, flags) : real().dup2(from, to);
+  if (from != to && (flags & ~O_CLOEXEC) == 0 && descriptors::managed(to)) {
+    if (sys::fcntl(from, F_GETFD) < 0) return -1;  // EBADF: `to` stays open
+    before_number_goes(to);                        // an implicit close of `to`
   }
-  if (sys::fcntl(from, F_GETFD) < 0) return -1;  // EBADF: `to` stays open
-  // An implicit close of `to`.
-  if (descriptors::managed(to)) before_number_goes(to);
-  const int result = three ? real().dup3(from, to, flags) : real().dup2(from, to);
-  duplicated(from, result);
+  int result;
+  {
+    const sys::DescriptorTurn turn;
+    result = call_dup_over(from, to, flags, three);
+  }
+  if (from != to && descriptors::managed(from)) duplicated(from, result);
   return result;
 }
 

@@ -22,8 +22,8 @@ Reason ShmTransport::listen(const Endpoint& local) noexcept {
     ++listener.count;
     return Reason::kNone;
   }
-  int fd = sys::move_high(
-      sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  int fd = sys::open_high(
+      [&] { return sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   if (fd < 0) return shm_reason_of(errno);
   sockaddr_un name;
   const socklen_t length = make_shm_name(shm_name_of_listener(local), local, name);
@@ -80,8 +80,9 @@ void ShmTransport::accept_some(Key key) noexcept {
     if (foreign_closes_under_way() >= kMaxForeignCloses) {
       errno = EMFILE;
     } else {
-      fd = sys::move_high(
-          sys::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      fd = sys::open_high([&] {
+        return sys::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      });
     }
     if (fd < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;

@@ -29,6 +29,7 @@ class Outcome:
     seconds: dict = field(default_factory=dict)  # id: how long it took
     promoted: int = 0
     opened: int = 0
+    last_words: dict = field(default_factory=dict)  # id that died: how it ended, the log's end
 
     def add(self, test, result, seconds):
         """An id may come more than once (a suite runs it in several forms): then with a number."""
@@ -98,6 +99,11 @@ def _run_once(suite, directory, turn, done, outcome, preload, report, tell):
             raise processes.ProcessError(f"{suite.name} ended between two tests, see {log.name}"
                                          f"{processes.tail(Path(log.name))}")
         outcome.add(now, "died", time.monotonic() - began)
+        try:
+            ended = f"status {child.wait(10)}"
+        except subprocess.TimeoutExpired:
+            ended = "still there"
+        outcome.last_words[now] = f"{ended}{processes.tail(Path(log.name))}"
         return now
     finally:
         os.close(come_read)

@@ -88,11 +88,12 @@ def differences(was, now):
             for test in {**was, **now} if was.get(test) != now.get(test)}
 
 
-def settled(suite, way, found, tell):
+def settled(suite, way, found, last_words, tell):
     """Those of the differences that show again, or that nobody may repeat."""
     kept = {}
     for test, (was, now) in sorted(found.items()):
         if "missing" in (was, now) or "died" in (was, now):
+            tell(f"  {test}: {was} expected, {now}; {last_words.get(test, '')}")
             kept[test] = (was, now)
             continue
         alone = suite.only([test.partition("#")[0]])
@@ -124,7 +125,7 @@ def test_what_fails_plain_is_what_the_list_says(name, runs, tell):
     tell(f"  {name} plain: {len(outcome.results)} tests, {len(outcome.failing())} fail, "
          f"{sum(outcome.seconds.values()):.0f} s")
     assert len(outcome.results) > 5
-    assert settled(suite, "plain", found, tell) == {}
+    assert settled(suite, "plain", found, outcome.last_words, tell) == {}
 
 
 @pytest.mark.parametrize("way", passes.PASSES)
@@ -141,7 +142,7 @@ def test_what_fails_preloaded_is_what_fails_plain(name, way, runs, tell):
     may = catalogue.differs(name)
     found = {test: pair for test, pair in differences(plain.results, outcome.results).items()
              if test not in may}
-    assert settled(suite, way, found, tell) == {}
+    assert settled(suite, way, found, outcome.last_words, tell) == {}
     # In those, as the list has it or, where timing decides, as plain.
     for test in may:
         assert outcome.results[test] in (plain.results[test],
