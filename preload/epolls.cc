@@ -93,8 +93,8 @@ std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
 int registration_of(int epfd, int fd, epoll_event& event) noexcept {
   char path[48];
   std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epfd);
-  const int file = sys::move_high(
-      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0)));
+  const int file = sys::open_high(
+      [&] { return sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); });
   if (file < 0) return -1;
   char buffer[4096];
   std::size_t filled = 0;

@@ -42,6 +42,9 @@ std::atomic<unsigned> fork_count{0};
 std::atomic<bool> kernel_only{false};
 Mutex establish_mutex;
 Mutex inherit_mutex;
+// 1 in the process whose memory this is and in its vfork children, 0 in a copy of it that no handler
+// of fork(2) has seen: the page is wiped there (MADV_WIPEONFORK, madvise(2)).
+std::atomic<int>* same_memory = nullptr;
 char program[64] = "unknown";
 // Never destroyed: streams hold settings for as long as the process lives.
 std::shared_ptr<const policy::Policy>* the_policy = nullptr;
@@ -97,6 +100,18 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
 
 // ---- fork
 
+void claim_memory() noexcept {
+  owner = sys::getpid();
+  if (same_memory != nullptr) same_memory->store(1);
+}
+
+void make_wiped_page() noexcept {
+  constexpr std::size_t kBytes = 4096;
+  void* page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return;
+  if (madvise(page, kBytes, MADV_WIPEONFORK) == 0) same_memory = new (page) std::atomic<int>(0);
+}
+
 void before_fork() noexcept {
   Agent* agent = the_agent.load();
   if (agent == nullptr) return;
@@ -122,9 +137,10 @@ void after_fork_parent() noexcept {
 }
 
 void after_fork_child() noexcept {
+  sys::DescriptorTurn::forget();
   Agent* agent = the_agent.load();
   if (agent == nullptr) return;
-  owner = sys::getpid();
+  claim_memory();
   // The segment is the parent's; the child gets its own. Streams of the parent's keep pointing at
   // the old one, and are never touched again.
   segment = stats::Segment::create(environment.directory, program);
@@ -153,7 +169,8 @@ void publish_policy(stats::PolicyStatus status, std::size_t rules, const char* d
 
 void start() noexcept {
   find_program_name();
-  owner = sys::getpid();
+  make_wiped_page();
+  claim_memory();
   log::start(environment.log, environment.log_level, program);
   policy::LoadResult loaded;
   try {
@@ -227,6 +244,8 @@ Agent* agent() noexcept {
 }
 
 bool owns_memory() noexcept { return sys::getpid() == owner; }
+
+bool shares_memory() noexcept { return same_memory != nullptr && same_memory->load() == 1; }
 
 bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
            StreamConfig& config) noexcept {
@@ -354,9 +373,27 @@ bool established(int fd, const SocketRef& socket) noexcept {
   return stream != nullptr;
 }
 
+void give_away(int fd, Reason reason) noexcept {
+  if (!descriptors::managed(fd)) return;
+  const bool own = owns_memory();
+  if (!own && !shares_memory()) return;
+  const SocketRef socket = descriptors::find(fd);
+  Stream* stream = socket.stream();
+  if (stream == nullptr || stream->on_kernel_for_good()) return;
+  stream->pin(reason, kLeaveTimeoutNs, own);
+}
+
+void give_away_stdio() noexcept {
+  for (int fd = 0; fd <= 2; ++fd) give_away(fd, Reason::kExec);
+}
+
 void leave(Reason reason) noexcept {
   Agent* agent = existing_agent();
-  if (agent == nullptr || !owns_memory()) return;
+  if (agent == nullptr) return;
+  if (!owns_memory()) {
+    if (reason == Reason::kExec) give_away_stdio();
+    return;
+  }
   const int saved = errno;
   agent->leave_all(reason, kLeaveTimeoutNs);
   if (reason == Reason::kExec) descriptors::keep_over_exec(*agent);

@@ -41,6 +41,15 @@ bool established(int fd, const SocketRef& socket) noexcept;
 
 // True in the process that made the agent; false in a vfork child, which shares our memory.
 bool owns_memory() noexcept;
+// True in both.
+bool shares_memory() noexcept;
+
+// What `fd` stands for is about to be used by something other than this library's callers: another
+// program, stdio. Its stream, if it is one, is on TCP for good on return (after at most 2 s), with that
+// reason. Also in a vfork child, on its parent's behalf. Keeps errno.
+void give_away(int fd, Reason reason) noexcept;
+// The same for a program that inherits whatever this one has as standard input, output and error.
+void give_away_stdio() noexcept;
 
 // The process is about to end or to become another program.
 void leave(Reason reason) noexcept;

@@ -20,17 +20,17 @@ using namespace ringroad::preload;
 
 namespace {
 
-constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
+using runtime::give_away;
 
-void to_kernel(int fd, Reason reason) noexcept {
-  const SocketRef socket = descriptors::find(fd);
-  Stream* stream = socket.stream();
-  if (stream != nullptr && !stream->on_kernel_for_good()) stream->pin(reason, kPinTimeoutNs);
-}
-
+// A vfork child has its own numbers, beside memory that is its parent's: what it duplicates it means
+// to leave to the program that it becomes.
 void duplicated(int from, int to) noexcept {
   const int saved = errno;
-  if (to >= 0) {
+  if (to >= 0 && !runtime::owns_memory()) {
+    give_away(from, Reason::kExec);
+  } else if (to >= 0) {
+    // libc writes to these by itself, out of our sight.
+    if (to <= STDERR_FILENO) give_away(from, Reason::kDescriptorUse);
     const SocketRef socket = descriptors::find(from);
     if (socket) {
       descriptors::add_number(to, socket);
@@ -41,20 +41,30 @@ void duplicated(int from, int to) noexcept {
   errno = saved;
 }
 
+int call_dup_over(int from, int to, int flags, bool three) {
+  return three ? real().dup3(from, to, flags) : real().dup2(from, to);
+}
+
 int dup_over(int from, int to, int flags, bool three) {
+  if (!runtime::owns_memory()) {
+    const int result = call_dup_over(from, to, flags, three);
+    if (from != to) duplicated(from, result);
+    return result;
+  }
   if (private_descriptors::is_marked(to)) {
     errno = EBADF;
     return -1;
   }
-  if (from == to || (flags & ~O_CLOEXEC) != 0 || !runtime::owns_memory() ||
-      (!descriptors::managed(from) && !descriptors::managed(to))) {
-    return three ? real().dup3(from, to, flags) : real().dup2(from, to);
+  if (from != to && (flags & ~O_CLOEXEC) == 0 && descriptors::managed(to)) {
+    if (sys::fcntl(from, F_GETFD) < 0) return -1;  // EBADF: `to` stays open
+    before_number_goes(to);                        // an implicit close of `to`
   }
-  if (sys::fcntl(from, F_GETFD) < 0) return -1;  // EBADF: `to` stays open
-  // An implicit close of `to`.
-  if (descriptors::managed(to)) before_number_goes(to);
-  const int result = three ? real().dup3(from, to, flags) : real().dup2(from, to);
-  duplicated(from, result);
+  int result;
+  {
+    const sys::DescriptorTurn turn;
+    result = call_dup_over(from, to, flags, three);
+  }
+  if (from != to && descriptors::managed(from)) duplicated(from, result);
   return result;
 }
 
@@ -93,18 +103,29 @@ Reason reason_for_option(int level, int name) noexcept {
   return Reason::kNone;
 }
 
+// Whether another program is about to get what so far it would not have.
+bool is_cloexec(int fd) noexcept {
+  const int saved = errno;
+  const int flags = sys::fcntl(fd, F_GETFD);
+  errno = saved;
+  return flags >= 0 && (flags & FD_CLOEXEC) != 0;
+}
+
 int fcntl_common(decltype(Real::fcntl) call, int fd, int cmd, long arg) {
+  const bool was_cloexec = cmd == F_SETFD && descriptors::managed(fd) && is_cloexec(fd);
   const int result = call(fd, cmd, arg);
   if (result < 0 || !descriptors::managed(fd)) {
     return result;
   }
   if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
     duplicated(fd, result);
+  } else if (cmd == F_SETFD && (arg & FD_CLOEXEC) == 0) {
+    if (was_cloexec) give_away(fd, Reason::kExec);
   } else if (cmd == F_SETFL) {
     const SocketRef socket = descriptors::find(fd);
     if (Stream* stream = socket.stream()) {
       stream->set_nonblocking((arg & O_NONBLOCK) != 0);
-      if ((arg & O_ASYNC) != 0) to_kernel(fd, Reason::kDescriptorUse);
+      if ((arg & O_ASYNC) != 0) give_away(fd, Reason::kDescriptorUse);
     }
   }
   return result;
@@ -164,9 +185,12 @@ int rr_ioctl(int fd, unsigned long request, ...) {
       }
       return result;
     }
+    case FIONCLEX:
+      if (is_cloexec(fd)) give_away(fd, Reason::kExec);
+      return real().ioctl(fd, request, arg);
     case FIOASYNC:
     case SIOCATMARK:
-      to_kernel(fd, Reason::kDescriptorUse);
+      give_away(fd, Reason::kDescriptorUse);
       return real().ioctl(fd, request, arg);
     default: {
       const int result = real().ioctl(fd, request, arg);
@@ -203,7 +227,7 @@ int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
 int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
   if (!descriptors::managed(fd)) return real().setsockopt(fd, level, name, value, len);
   const Reason reason = reason_for_option(level, name);
-  if (reason != Reason::kNone) to_kernel(fd, reason);
+  if (reason != Reason::kNone) give_away(fd, reason);
   const SocketRef socket = descriptors::find(fd);
   Stream* stream = socket.stream();
   const auto call = [&] { return real().setsockopt(fd, level, name, value, len); };
@@ -217,12 +241,12 @@ int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len)
 
 FILE* rr_fdopen(int fd, const char* mode) {
   // stdio reads and writes by calls that nobody can interpose.
-  if (descriptors::managed(fd)) to_kernel(fd, Reason::kDescriptorUse);
+  if (descriptors::managed(fd)) give_away(fd, Reason::kDescriptorUse);
   return real().fdopen(fd, mode);
 }
 
 int rr_vdprintf(int fd, const char* format, va_list args) {
-  if (descriptors::managed(fd)) to_kernel(fd, Reason::kDescriptorUse);
+  if (descriptors::managed(fd)) give_away(fd, Reason::kDescriptorUse);
   return real().vdprintf(fd, format, args);
 }
 

@@ -53,6 +53,39 @@ void rr__Exit(int status) {
   __builtin_unreachable();
 }
 
+// ---- Helper programs: they inherit streams and leave them alone, but for those that they are given as
+// standard input, output or error. Libc starts them by calls of its own.
+
+int rr_system(const char* command) {
+  runtime::give_away_stdio();
+  return real().system(command);
+}
+
+FILE* rr_popen(const char* command, const char* mode) {
+  runtime::give_away_stdio();
+  return real().popen(command, mode);
+}
+
+int rr_posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+                   const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
+  runtime::give_away_stdio();
+  return real().posix_spawn(pid, path, actions, attributes, argv, envp);
+}
+
+int rr_posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+                    const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
+  runtime::give_away_stdio();
+  return real().posix_spawnp(pid, file, actions, attributes, argv, envp);
+}
+
+// What stands in the list cannot be asked for again.
+int rr_posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int from, int to) {
+  runtime::give_away(from, Reason::kExec);
+  return real().posix_spawn_file_actions_adddup2(actions, from, to);
+}
+
+// ---- exec: a vfork child's parent keeps its streams.
+
 int rr_execve(const char* path, char* const argv[], char* const envp[]) {
   runtime::leave(Reason::kExec);
   return real().execve(path, argv, envp);

@@ -38,8 +38,8 @@ bool Agent::ensure_thread() noexcept {
   MutexLock lock(mutex_);
   if (started_) return running_.load(std::memory_order_relaxed);
   started_ = true;
-  const int epoll_fd = sys::move_high(sys::epoll_create1(EPOLL_CLOEXEC));
-  const int wake_fd = sys::move_high(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const int epoll_fd = sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
+  const int wake_fd = sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kWakeCookie;
@@ -165,7 +165,7 @@ void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept 
     std::shared_ptr<Done> done;
     try {
       done = std::make_shared<Done>();
-      done->fd = sys::move_high(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      done->fd = sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
     } catch (const std::bad_alloc&) {
     }
     post({Task::kListen, nullptr, local, -1, done});

@@ -31,7 +31,8 @@ bool is_on_this_host(const Endpoint& endpoint) noexcept {
   any_port.port = 0;
   sockaddr_storage address;
   const socklen_t length = any_port.to_sockaddr(address);
-  const int fd = sys::socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int fd =
+      sys::open_high([&] { return sys::socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0); });
   if (fd < 0) return false;
   const bool local = sys::bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0;
   sys::close(fd);

@@ -41,7 +41,7 @@ bool MirroredRing::map(int fd, std::uint64_t file_offset, std::size_t bytes) noe
 }
 
 bool MirroredRing::create(std::size_t bytes) noexcept {
-  const int fd = create_sealed_memfd("ringroad-ring", bytes);
+  const int fd = sys::open_high([&] { return create_sealed_memfd("ringroad-ring", bytes); });
   if (fd < 0) return false;
   const bool mapped = map(fd, 0, bytes);
   sys::close_quietly(fd);

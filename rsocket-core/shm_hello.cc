@@ -106,6 +106,7 @@ ShmPacket::Got ShmPacket::receive(int socket) noexcept {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
+  const sys::DescriptorTurn turn;
   ssize_t n;
   do {
     n = sys::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);

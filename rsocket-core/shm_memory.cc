@@ -23,7 +23,8 @@ ShmMemory::~ShmMemory() {
 
 std::shared_ptr<ShmMemory> ShmMemory::create(std::size_t ring_bytes, int& memfd,
                                              Reason& why) noexcept {
-  const int fd = sys::move_high(create_sealed_memfd("ringroad-shm", shm_file_bytes(ring_bytes)));
+  const int fd = sys::open_high(
+      [&] { return create_sealed_memfd("ringroad-shm", shm_file_bytes(ring_bytes)); });
   if (fd < 0) {
     why = shm_reason_of(errno);
     return nullptr;

@@ -21,9 +21,9 @@ constexpr int kEventsPerDispatch = 64;
 
 Transport* make_shm_transport(TransportEvents& events, PromotionId (*next_id)() noexcept,
                               Reason& why, OwnerOf owner_of) noexcept {
-  int epoll_fd = sys::move_high(sys::epoll_create1(EPOLL_CLOEXEC));
-  int timer_fd = sys::move_high(static_cast<int>(
-      sys::call(SYS_timerfd_create, CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)));
+  int epoll_fd = sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
+  int timer_fd = sys::open_high(
+      [&] { return sys::call(SYS_timerfd_create, CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK); });
   epoll_event event{};
   event.events = EPOLLIN;
   if (epoll_fd >= 0 && timer_fd >= 0 &&

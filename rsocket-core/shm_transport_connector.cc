@@ -21,8 +21,8 @@ Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept
   if (!valid_ring_bytes(params.ring_bytes)) return Reason::kBadRequest;
   if (foreign_closes_under_way() >= kMaxForeignCloses) return Reason::kNoDescriptors;
   const Endpoint& peer = params.tuple.remote;
-  int fd = sys::move_high(
-      sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  int fd = sys::open_high(
+      [&] { return sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   if (fd < 0) return shm_reason_of(errno);
   bool connected = false;
   int error = ECONNREFUSED;

@@ -67,7 +67,8 @@ Reason ShmTransport::begin_listener(const Listener& listener, const sockaddr_un*
                                     socklen_t length) noexcept {
   int fd = listener.fd;
   if (fd < 0) {
-    fd = sys::move_high(sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    fd = sys::open_high(
+        [&] { return sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   }
   if (fd < 0) return shm_reason_of(errno);
   const Key key = last_key_ + 1;
@@ -131,8 +132,9 @@ void ShmTransport::accept_some(Key key) noexcept {
     if (foreign_closes_under_way() >= kMaxForeignCloses) {
       errno = EMFILE;
     } else {
-      fd = sys::move_high(
-          sys::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      fd = sys::open_high([&] {
+        return sys::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      });
     }
     if (fd < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;

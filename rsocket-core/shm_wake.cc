@@ -64,7 +64,7 @@ ShmWake ShmWake::over_events(int own, int peer) noexcept {
 ShmWake ShmWake::over_socket(int socket, Reason& why) noexcept {
   const int off = 0;
   sys::setsockopt(socket, SOL_SOCKET, kSoPassRights, &off, sizeof off);  // older kernels have none
-  const int epoll = sys::move_high(sys::epoll_create1(EPOLL_CLOEXEC));
+  const int epoll = sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
   ShmWake wake(ShmWakeKind::kSocket, epoll, socket);
   if (epoll < 0 || !watch(epoll, EPOLL_CTL_ADD, socket)) {
     why = shm_reason_of(errno);
@@ -77,12 +77,16 @@ bool ShmWake::make_pair(ShmWakeKind kind, ShmWake& a, ShmWake& b, Reason& why) n
   if (kind == ShmWakeKind::kSocket) {
     int ends[2];
     constexpr int kType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
-    if (sys::call(SYS_socketpair, AF_UNIX, kType, 0, ends) != 0) {
-      why = shm_reason_of(errno);
-      return false;
+    {
+      const sys::DescriptorTurn turn;
+      if (sys::call(SYS_socketpair, AF_UNIX, kType, 0, ends) != 0) {
+        why = shm_reason_of(errno);
+        return false;
+      }
+      for (int& end : ends) end = sys::move_high(end);
     }
-    a = over_socket(sys::move_high(ends[0]), why);
-    b = over_socket(sys::move_high(ends[1]), why);
+    a = over_socket(ends[0], why);
+    b = over_socket(ends[1], why);
     return a && b;
   }
   const int own_a = make_wake_event();
@@ -133,7 +137,7 @@ void ShmWake::drain() const noexcept {
 }
 
 int make_wake_event() noexcept {
-  return sys::move_high(sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
 }
 
 bool adopt_wake_event(int fd) noexcept {

@@ -52,8 +52,9 @@ Question question_about(const FourTuple& of) noexcept {
 bool tcp_socket_owner(const FourTuple& of, uid_t& owner) noexcept {
   const int saved = errno;
   bool found = false;
-  const int fd = sys::move_high(
-      sys::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
+  const int fd = sys::open_high([&] {
+    return sys::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
+  });
   if (fd >= 0) {
     const Question question = question_about(of);
     struct {

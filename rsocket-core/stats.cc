@@ -14,8 +14,8 @@ namespace {
 // the last parenthesis.
 std::uint64_t own_start_ticks() noexcept {
   char text[1024];
-  const int fd = static_cast<int>(
-      sys::call(SYS_openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC, 0));
+  const int fd = sys::open_high(
+      [&] { return sys::call(SYS_openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC, 0); });
   if (fd < 0) return 0;
   const ssize_t n = sys::read(fd, text, sizeof text - 1);
   sys::close(fd);
@@ -55,8 +55,10 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
       static_cast<std::size_t>(length) < sizeof segment->path_) {
     // What stands under our pid is from a dead process.
     sys::call(SYS_unlinkat, AT_FDCWD, segment->path_, 0);
-    fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, segment->path_,
-                                  O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    fd = sys::open_high([&] {
+      return sys::call(SYS_openat, AT_FDCWD, segment->path_,
+                       O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    });
   }
   void* memory = MAP_FAILED;
   if (fd >= 0) {

@@ -168,8 +168,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Sleeps until the stream is on its channel, or will not be, or the time is over.
   void wait_promoted(std::int64_t timeout_ns) noexcept;
   // Keeps the stream on TCP for good, bringing it back if it is on a channel, and sleeps until it
-  // is there or `timeout_ns` is over. True when it is.
-  bool pin(Reason reason, std::int64_t timeout_ns) noexcept;
+  // is there or `timeout_ns` is over. True when it is. `can_be_woken`: false in a vfork child, whose
+  // descriptors have other numbers than those of the threads that would wake it.
+  bool pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken = true) noexcept;
   // As pin(), without sleeping and for the time being.
   void leave_channel(Reason reason) noexcept;
   // The program closed its last descriptor `fd`; `busy` if another thread is inside a call. True:

@@ -17,6 +17,7 @@ constexpr short kWriteBits = POLLOUT | POLLWRNORM;
 constexpr short kAlwaysBits = POLLERR | POLLHUP;
 constexpr unsigned kMaxSpinScore = 16;
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
+constexpr std::int64_t kLookAgainNs = 200'000;  // where nobody can wake us
 
 inline void cpu_relax() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
@@ -260,7 +261,7 @@ void Stream::wait_promoted(std::int64_t timeout_ns) noexcept {
   errno = saved;
 }
 
-bool Stream::pin(Reason reason, std::int64_t timeout_ns) noexcept {
+bool Stream::pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken) noexcept {
   const int saved = errno;
   {
     MutexLock tx(tx_mutex_);
@@ -276,17 +277,22 @@ bool Stream::pin(Reason reason, std::int64_t timeout_ns) noexcept {
   const std::int64_t deadline = sys::now_ns() + timeout_ns;
   Waiter waiter;
   waiter.events = POLLIN | POLLOUT;
-  waiter.wake_fd = thread_wake_fd();
-  while (waiter.wake_fd >= 0) {
-    waiters_.add(waiter);
+  waiter.wake_fd = timeout_ns > 0 && can_be_woken ? thread_wake_fd() : -1;
+  for (;;) {
+    if (waiter.wake_fd >= 0) waiters_.add(waiter);
     const bool settled =
         kernel_only_.load() || state() == State::kReset || error_.load() != 0;
-    const bool late = sys::now_ns() >= deadline;
+    const std::int64_t now = sys::now_ns();
+    const bool late = now >= deadline;
     if (!settled && !late) {
       pollfd fds{waiter.wake_fd, POLLIN, 0};
-      if (sleep_on(&fds, 1, deadline) > 0) sys::drain_eventfd(waiter.wake_fd);
+      if (waiter.wake_fd < 0) {
+        sleep_on(nullptr, 0, std::min(deadline, now + kLookAgainNs));
+      } else if (sleep_on(&fds, 1, deadline) > 0) {
+        sys::drain_eventfd(waiter.wake_fd);
+      }
     }
-    waiters_.remove(waiter);
+    if (waiter.wake_fd >= 0) waiters_.remove(waiter);
     if (settled || late) break;
   }
   errno = saved;

@@ -19,6 +19,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -170,14 +171,43 @@ inline pid_t getpid() noexcept { return static_cast<pid_t>(call(SYS_getpid)); }
 // number that one may have, unless the limit on descriptors is lower.
 inline constexpr int kPrivateDescriptorBase = 768;
 
-// Makes `fd` a descriptor of the library's own: moves it to a number at or above
-// kPrivateDescriptorBase, close-on-exec, and marks it, so that the program cannot close it by
-// accident. Where no such number is free (RLIMIT_NOFILE), it keeps its number. Keeps errno; -1
-// stays -1.
+// The kernel gives a new descriptor the lowest free number, so each of the library's own stands for
+// some microseconds where the program may just now put another by dup2(2). One of the two at a
+// time.
+//
+// Never waits for more than kPatience: whoever has the turn may be what a signal's handler
+// interrupted, or a child of vfork(2) that was killed. Then it is taken from him.
+class DescriptorTurn {
+ public:
+  DescriptorTurn() noexcept {
+    for (int i = 0; taken.exchange(true, std::memory_order_acquire) && i < kPatience; ++i) {
+      const timespec nap{0, 100'000};
+      i < kYields ? raw(SYS_sched_yield) : raw(SYS_nanosleep, word(&nap));
+    }
+  }
+  ~DescriptorTurn() { taken.store(false, std::memory_order_release); }
+  DescriptorTurn(const DescriptorTurn&) = delete;
+  DescriptorTurn& operator=(const DescriptorTurn&) = delete;
+
+  // In a child of fork(2): the thread that had it may be the parent's.
+  static void forget() noexcept { taken.store(false, std::memory_order_relaxed); }
+
+ private:
+  static constexpr int kYields = 100;
+  static constexpr int kPatience = 500;  // yields, then naps of 0.1 ms
+  static inline std::atomic<bool> taken{false};
+};
+
+// Part of open_high(), for descriptors that come several at a time or from another library: who can
+// should have the DescriptorTurn. -1 stays -1.
 inline int move_high(int fd) noexcept {
   if (fd < 0) return fd;
   if (fd < kPrivateDescriptorBase) {
     const long high = raw(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kPrivateDescriptorBase);
+    if (high == -EBADF) {  // the program has closed what it had not opened
+      errno = EBADF;
+      return -1;
+    }
     if (high >= 0) {
       raw(SYS_close, fd);
       fd = static_cast<int>(high);
@@ -185,6 +215,16 @@ inline int move_high(int fd) noexcept {
   }
   private_descriptors::mark(fd);
   return fd;
+}
+
+// Makes what `open` opens a descriptor of the library's own: moves it to a number at or above
+// kPrivateDescriptorBase, close-on-exec, and marks it, so that the program cannot close it by
+// accident. Where no such number is free (RLIMIT_NOFILE), it keeps its number. -1 and errno if
+// `open` says so. `open` must not wait.
+template <typename Open>
+inline int open_high(Open open) noexcept {
+  const DescriptorTurn turn;
+  return move_high(static_cast<int>(open()));
 }
 
 // Wakes whoever sleeps on an eventfd; a full counter is awake already.

@@ -48,7 +48,7 @@ class Host:
     def policy(self, name, ports, via="shm", subnet="127.0.0.0/8", **keys):
         """Writes a policy of one rule; `keys` are further TOML values, such as wait='"500ms"'."""
         path = self.directory / f"{name}.toml"
-        rule = {"name": f'"{name}"', "subnet": f'"{subnet}"', "port": json.dumps(list(ports)),
+        rule = {"name": f'"{name}"', "subnet": json.dumps(subnet), "port": json.dumps(list(ports)),
                 "via": f'"{via}"', **keys}
         path.write_text("version = 1\n\n[[rule]]\n"
                         + "".join(f"{key} = {value}\n" for key, value in rule.items()))

@@ -1,9 +1,11 @@
 // Duplicates of a descriptor, and numbers that change their meaning.
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 
 #include "tests/preload/actor.h"
 
@@ -30,6 +32,25 @@ void copy_and_close(Actor& a, const std::function<int(int)>& copy) {
     a.close(other);
   });
   a.client([&] { a.recv(fd, 10); });
+}
+
+// Puts a copy of `file` on the lowest free number again and again for `ms`. How often that was refused,
+// or something else stood there then.
+int wrong_numbers(int file, int ms) {
+  struct stat wanted {};
+  ::fstat(file, &wanted);
+  const int lowest = ::dup(file);
+  ::close(lowest);
+  int wrong = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
+  while (std::chrono::steady_clock::now() < end) {
+    struct stat got {};
+    const bool right = ::dup2(file, lowest) == lowest && ::fstat(lowest, &got) == 0 &&
+                       got.st_dev == wanted.st_dev && got.st_ino == wanted.st_ino;
+    wrong += right ? 0 : 1;
+    ::close(lowest);
+  }
+  return wrong;
 }
 
 }  // namespace
@@ -198,6 +219,23 @@ SCENARIO(descriptor_numbers_stay_low, kStaysOnChannel) {
   a.log("from the first free number: %d descriptors", next - before);
   ::close(next);
   a.sync();
+}
+
+SCENARIO(numbers_taken_over_beside_promotions, 0) {
+  // The library's own descriptors stand on the lowest number for a moment.
+  const int file = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  int wrong = 0;
+  for (int i = 0; i < 20; ++i) {
+    const int fd = a.stream();
+    for (int message = 0; message < 4; ++message) {
+      a.client([&] { a.send(fd, "x"); });
+      a.server([&] { a.recv(fd, 1); });
+    }
+    a.both([&] { wrong += wrong_numbers(file, 10); });
+    a.close(fd);
+  }
+  a.log("wrong: %d", wrong);
+  ::close(file);
 }
 
 }  // namespace ringroad::test

@@ -2,12 +2,14 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 
 #include "tests/preload/actor.h"
 
@@ -21,6 +23,32 @@ void wait_for(Actor& a, pid_t child) {
     done = ::waitpid(child, &status, 0);
   } while (done < 0 && errno == EINTR);
   a.log("child ended with %d", WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+}
+
+// `run` starts a program whose output is the stream `fd`.
+void output_of_a_program(Actor& a, int fd, const std::function<void()>& run) {
+  a.client([&] { a.send(fd, "before"); });
+  a.server([&] {
+    a.recv(fd, 40);
+    a.send(fd, "and then: ");
+    run();
+  });
+  a.client([&] {
+    a.recv(fd, 10);
+    a.recv(fd, 12, MSG_WAITALL);
+    a.send(fd, "after");
+  });
+  a.server([&] { a.recv(fd, 40); a.send(fd, "heard"); });
+  a.client([&] { a.recv(fd, 40); });
+}
+
+// As standard output while `run` runs.
+void as_standard_output(int fd, const std::function<void()>& run) {
+  const int kept = ::dup(1);
+  ::dup2(fd, 1);
+  run();
+  ::dup2(kept, 1);
+  ::close(kept);
 }
 
 void exchange(Actor& a, int fd, const char* words) {
@@ -211,6 +239,91 @@ SCENARIO(a_program_inherits_the_stream, kComesBack) {
     a.recv(fd, 20);
   }
   a.sync();
+}
+
+SCENARIO(posix_spawn_with_the_stream_as_output, kComesBack) {
+  const int fd = a.stream();
+  output_of_a_program(a, fd, [&] {
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, fd, 1);
+    pid_t child = -1;
+    char name[] = "echo";
+    char words[] = "hello there";
+    char* const argv[] = {name, words, nullptr};
+    a.result("posix_spawn", ::posix_spawn(&child, "/bin/echo", &actions, nullptr, argv, environ));
+    ::posix_spawn_file_actions_destroy(&actions);
+    wait_for(a, child);
+  });
+}
+
+SCENARIO(vfork_with_the_stream_as_output, kComesBack) {
+  const int fd = a.stream();
+  output_of_a_program(a, fd, [&] {
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      ::dup2(fd, 1);
+      ::execl("/bin/echo", "echo", "hello there", static_cast<char*>(nullptr));
+      ::_exit(127);
+    }
+    wait_for(a, child);
+  });
+}
+
+SCENARIO(vfork_and_the_stream_stays_open, kComesBack) {
+  const int fd = a.stream();
+  ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  output_of_a_program(a, fd, [&] {
+    char command[64];
+    std::snprintf(command, sizeof command, "echo hello there >&%d", fd);
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      ::fcntl(fd, F_SETFD, 0);
+      ::execl("/bin/bash", "bash", "-c", command, static_cast<char*>(nullptr));
+      ::_exit(127);
+    }
+    wait_for(a, child);
+  });
+}
+
+SCENARIO(a_program_gets_what_was_close_on_exec, kComesBack) {
+  const int fd = a.stream();
+  ::ioctl(fd, FIOCLEX);
+  output_of_a_program(a, fd, [&] {
+    char command[64];
+    std::snprintf(command, sizeof command, "bash -c 'echo hello there >&%d'", fd);
+    ::ioctl(fd, FIONCLEX);
+    a.log("system: %d", std::system(command));
+  });
+}
+
+SCENARIO(system_with_the_stream_as_output, kComesBack) {
+  const int fd = a.stream();
+  output_of_a_program(a, fd, [&] {
+    as_standard_output(fd, [&] { a.log("system: %d", std::system("echo hello there")); });
+  });
+}
+
+SCENARIO(popen_with_the_stream_as_output, kComesBack) {
+  const int fd = a.stream();
+  output_of_a_program(a, fd, [&] {
+    as_standard_output(fd, [&] {
+      std::FILE* pipe = ::popen("cat", "w");
+      if (pipe == nullptr) return;
+      std::fputs("hello there\n", pipe);
+      a.log("pclose: %d", ::pclose(pipe));
+    });
+  });
+}
+
+SCENARIO(printf_to_the_stream, kComesBack) {
+  const int fd = a.stream();
+  output_of_a_program(a, fd, [&] {
+    as_standard_output(fd, [&] {
+      std::printf("hello there\n");
+      std::fflush(stdout);
+    });
+  });
 }
 
 }  // namespace ringroad::test
