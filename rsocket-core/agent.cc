@@ -222,7 +222,8 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   } catch (const std::bad_alloc&) {
     return;
   }
-  for (const StreamPtr& stream : all) stream->leave_channel(reason);
+  // Pinned, so that none is promoted while we wait for another.
+  for (const StreamPtr& stream : all) stream->pin(reason, 0);
   // Streams that the program has closed already drain by themselves; wait for those too.
   Waiter waiter;
   waiter.events = POLLIN | POLLOUT;
@@ -339,6 +340,7 @@ void Agent::run_commands() noexcept {
     switch (command.task) {
       case Task::kAttend:
         command.stream->attention_given();
+        if (command.stream->read_since_asked()) offer(command.stream);
         serve(command.stream);
         break;
       case Task::kStart:
@@ -484,7 +486,7 @@ void Agent::expire(std::int64_t now_ns) noexcept {
       ++it;
       continue;
     }
-    it->second.transport->refuse(it->first, Reason::kUnknownConnection);
+    it->second.transport->refuse(it->first, it->second.late);
     it = unknown_.erase(it);
   }
 }

@@ -124,6 +124,7 @@ class Agent final : public StreamHost, public TransportEvents {
     Transport* transport = nullptr;
     PromotionRequest request;
     std::int64_t deadline_ns = 0;
+    Reason late = Reason::kUnknownConnection;  // the answer when nothing has come of it by then
   };
 
   bool ensure_thread() noexcept RR_EXCLUDES(mutex_);
@@ -149,6 +150,8 @@ class Agent final : public StreamHost, public TransportEvents {
   void do_listen(const Endpoint& local, const Listener& listener) noexcept;
   void do_unlisten(const Endpoint& local) noexcept;
   void offer(const StreamPtr& stream) noexcept;
+  void keep_request(Transport& transport, PromotionId id, const PromotionRequest& request,
+                    Reason late) noexcept;
   void decide(Transport& transport, PromotionId id, const PromotionRequest& request,
               const StreamPtr& stream) noexcept;
   void settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_reason) noexcept;

@@ -192,18 +192,23 @@ void Agent::on_request(Transport& transport, PromotionId id,
     return;
   }
   // accept() may not have returned yet.
+  keep_request(transport, id, request, Reason::kUnknownConnection);
+}
+
+void Agent::keep_request(Transport& transport, PromotionId id, const PromotionRequest& request,
+                         Reason late) noexcept {
   if (unknown_.size() >= kMaxUnknownRequests) {
     transport.refuse(id, Reason::kBusy);
     return;
   }
   try {
-    unknown_[id] = {&transport, request, sys::now_ns() + kUnknownRequestNs};
+    unknown_[id] = {&transport, request, sys::now_ns() + kUnknownRequestNs, late};
   } catch (const std::bad_alloc&) {
     transport.refuse(id, Reason::kNoMemory);
   }
 }
 
-// A connection was accepted: was it asked for?
+// A connection was accepted, or its program has read: was it asked for?
 void Agent::offer(const StreamPtr& stream) noexcept {
   for (auto it = unknown_.begin(); it != unknown_.end(); ++it) {
     if (it->second.request.tuple != stream->tuple()) continue;
@@ -223,6 +228,10 @@ void Agent::decide(Transport& transport, PromotionId id, const PromotionRequest&
   Nonce nonce{};
   if (!allowed || request.ring_bytes > config.ring_bytes) {
     why_not = Reason::kPolicy;
+  } else if (!stream->all_read()) {
+    // Its client's program could not write until this one's has read.
+    keep_request(transport, id, request, Reason::kBusy);
+    return;
   } else if (!make_nonce(nonce)) {
     why_not = Reason::kNoMemory;
   } else {
