@@ -261,6 +261,8 @@ bool Agent::holds_alone(const Stream& stream) noexcept {
 }
 
 void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
+  // None is promoted while we wait for another. What is on TCP may be promoted after a fork.
+  if (reason == Reason::kFork) held_.store(true);
   if (!running_.load(std::memory_order_acquire)) return;
   const std::int64_t deadline = sys::now_ns() + timeout_ns;
   std::vector<StreamPtr> all;
@@ -272,7 +274,16 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   } catch (const std::bad_alloc&) {
     return;
   }
-  for (const StreamPtr& stream : all) stream->leave_channel(reason);
+  for (const StreamPtr& stream : all) {
+    const State state = stream->state();
+    if (reason != Reason::kFork) {
+      stream->pin(reason, 0);
+    } else if (state == State::kConnecting) {
+      stream->leave_channel(reason);
+    } else if (state != State::kOnTcp) {
+      stream->pin(reason, 0);
+    }
+  }
   // Streams that the program has closed already drain by themselves; wait for those too.
   Waiter waiter;
   waiter.events = POLLIN | POLLOUT;
@@ -315,11 +326,13 @@ void Agent::before_fork() noexcept {
 }
 
 void Agent::after_fork_parent() noexcept {
+  held_.store(false);
   queue_mutex_.unlock();
   mutex_.unlock();
 }
 
 void Agent::after_fork_child(stats::Segment* segment) noexcept {
+  held_.store(false);
   mutex_.reset_after_fork();
   queue_mutex_.reset_after_fork();
   segment_ = segment;
@@ -411,6 +424,7 @@ void Agent::run_commands() noexcept {
     switch (command.task) {
       case Task::kAttend:
         command.stream->attention_given();
+        if (command.stream->read_since_asked()) offer(command.stream);
         serve(command.stream);
         break;
       case Task::kStart:

@@ -221,6 +221,7 @@ class Agent final : public StreamHost, public TransportEvents {
   std::atomic<int> epoll_fd_{-1};
   std::atomic<int> wake_fd_{-1};
   std::atomic<bool> running_{false};
+  std::atomic<bool> held_{false};  // no promotion begins: the process leaves its channels
 
   // Agent thread only.
   std::map<std::uint64_t, Watched> watched_;

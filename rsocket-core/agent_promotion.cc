@@ -106,7 +106,8 @@ void Agent::start(const StreamPtr& stream) noexcept {
     settle_refusal(stream, Reason::kNoMemory, Reason::kNone);
     return;
   }
-  const Reason why_not = stream->promotion_started(nonce);
+  Reason why_not = stream->promotion_started(nonce);
+  if (why_not == Reason::kNone && held_.load()) why_not = Reason::kBusy;  // as leave_all() may not know
   if (why_not != Reason::kNone) {
     settle_refusal(stream, why_not, Reason::kNone);
     return;
@@ -346,7 +347,14 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
                              stream->config().wait_ns == 0 && stream->awaits_use();
   const bool is_here = stream != nullptr && !may_be_forked && (!shared || holds_alone(*stream));
   if (is_here && (!shared || last || !stream->awaits_use())) {
-    decide(transport, id, request, stream);
+    if (stream->all_read()) {
+      decide(transport, id, request, stream);
+    } else if (last) {
+      // Its client's program could not write until this one's has read.
+      transport.refuse(id, Reason::kBusy);
+    } else {
+      return false;  // read_since_asked()
+    }
     return true;
   }
   Rendezvous where;
@@ -406,7 +414,7 @@ void Agent::be_found(const StreamConfig& config) noexcept {
   if (changed) family_.publish(found_at_);
 }
 
-// A connection was accepted: was it asked for?
+// A connection was accepted, or its program has read: was it asked for?
 void Agent::offer(const StreamPtr& stream) noexcept {
   if (stream->share() != 0) be_found(stream->config());
   for (auto it = unknown_.begin(); it != unknown_.end(); ++it) {
@@ -430,6 +438,10 @@ void Agent::decide(Transport& transport, PromotionId id, const PromotionRequest&
     why_not = Reason::kNoMemory;
   } else {
     why_not = stream->promotion_started(nonce);
+    if (why_not == Reason::kNone && held_.load()) {  // as leave_all() may not know
+      why_not = Reason::kBusy;
+      stream->promotion_refused(why_not, Reason::kNone);
+    }
   }
   if (why_not == Reason::kNone) {
     try {

@@ -68,8 +68,9 @@ std::atomic<int> EpollSet::outside_{0};
 // ---- Life
 
 std::shared_ptr<EpollSet> EpollSet::create(int epfd, const Calls& calls) noexcept {
-  const int inner = sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
-  const int wake = sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+  const int inner = sys::open_high_or_low([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
+  const int wake =
+      sys::open_high_or_low([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
   if (inner >= 0 && wake >= 0 && control(inner, EPOLL_CTL_ADD, wake, EPOLLIN | EPOLLET, 0) == 0) {
     try {
       std::shared_ptr<EpollSet> set(new EpollSet(epfd, calls, inner, wake));

@@ -135,7 +135,7 @@ bool Stream::close_by_program(bool busy) noexcept {
     }
     int duplicate = -1;
     if (busy || !close_now) {
-      duplicate = sys::open_high(
+      duplicate = sys::open_high_or_low(
           [&] { return sys::fcntl(fd(), F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
       // Without a descriptor to linger on, the connection can only be cut.
       if (duplicate < 0 && !close_now) abort = true;

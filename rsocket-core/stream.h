@@ -92,6 +92,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // because the token is found by peeking over it.
   static constexpr std::uint64_t kMaxPeekBytes = 256 * 1024;
   static constexpr std::int64_t kSwitchTimeoutNs = 1'000'000'000;
+  static constexpr std::int64_t kAnswerTimeoutNs = 300'000'000;  // for a connector's SWITCH
+  static constexpr std::int64_t kReadTimeoutNs = 20'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
 
   // `fd` is the connected socket, the program's number for it; not owned. `segment` may be null.
@@ -200,6 +202,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // ---- The agent's calls (stream_switch.cc, stream_agent.cc)
   Reason may_promote() noexcept;  // kNone, or why not now
+  // Whether the program has read all that came over TCP. If not, attend() is called when it has read
+  // next, and read_since_asked() says so, once.
+  bool all_read() noexcept;
+  bool read_since_asked() noexcept;
   // The listener was asked, or the connector asks: CONNECTING. False with a reason.
   Reason promotion_started(const Nonce& nonce) noexcept;
   void promotion_refused(Reason reason, Reason peer_reason) noexcept;
@@ -211,7 +217,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void drain_channel() noexcept;
   int channel_fd() noexcept;
   void deadline_passed() noexcept;
-  // All bytes sent so far are in the kernel's hands or in the peer's memory.
+  // No channel, and every frame is out of the kernel's hands on its way in and in them on its way out:
+  // what the kernel has left is the program's. Or the connection is over.
   bool settled() noexcept;
   const Nonce& nonce() const noexcept { return nonce_; }
   bool closed_by_program() const noexcept { return app_closed_; }
@@ -363,6 +370,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool unproven_ RR_GUARDED_BY(rx_mutex_) = false;
   std::uint64_t counted_from_ RR_GUARDED_BY(rx_mutex_) = 0;  // tcp_tx_ + tcp_rx_ then
   std::uint64_t boundary_ RR_GUARDED_BY(rx_mutex_) = kNoBoundary;
+  bool tell_when_read_ RR_GUARDED_BY(rx_mutex_) = false;  // see all_read()
+  bool read_since_asked_ RR_GUARDED_BY(rx_mutex_) = false;
   std::size_t verified_ RR_GUARDED_BY(rx_mutex_) = 0;  // frame bytes seen at boundary_, unread yet
 
   // Written under both locks, read under either.
@@ -392,6 +401,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool owns_fd_ = false;             // fd_ is a private duplicate
   std::atomic<Reason> reason_{Reason::kPending};
   Reason leave_reason_ = Reason::kNone;
+  bool waits_for_reader_ = false;  // to answer SWITCH
   std::int64_t deadline_ns_ = std::numeric_limits<std::int64_t>::max();
 };
 

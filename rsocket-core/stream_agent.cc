@@ -43,7 +43,9 @@ void Stream::peer_left() noexcept {
 bool Stream::settled() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
-  return channel_ == nullptr || state() == State::kReset || state() == State::kClosed;
+  if (state() == State::kReset || state() == State::kClosed) return true;
+  return channel_ == nullptr && boundary_ == kNoBoundary && !gave_up_ &&
+         frames_sent_ == frames_size_;
 }
 
 // The program has closed; are all its bytes where they can do without this process?

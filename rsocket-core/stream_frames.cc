@@ -239,7 +239,7 @@ void Stream::tcp_ended(int error) noexcept {
   if (channel_ != nullptr) {
     channel_->progress();
     ControlMessage m;
-    while (channel_->take_control(m)) on_control(m);
+    while (channel_ != nullptr && channel_->take_control(m)) on_control(m);
   }
   if (error == 0) {
     socklen_t length = sizeof error;

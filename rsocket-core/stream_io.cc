@@ -260,7 +260,8 @@ void Stream::skip_verified() noexcept {
   }
   if (verified_ == 0 && tcp_rx_ == boundary_ && resume_seen_) {
     boundary_ = kNoBoundary;
-    host_->attend(*this);  // perhaps the kernel has the stream for good now
+    waiters_.wake(POLLIN | POLLOUT);  // see settled()
+    host_->attend(*this);             // perhaps the kernel has the stream for good now
   }
 }
 
@@ -367,6 +368,11 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
     return state() == State::kReset ? IoResult{Step::kDone, 0, 0} : IoResult{Step::kService, 0, 0};
   }
   if ((flags & MSG_PEEK) == 0) tcp_rx_ += static_cast<std::uint64_t>(n);
+  if (tell_when_read_ && (flags & MSG_PEEK) == 0) {
+    tell_when_read_ = false;
+    read_since_asked_ = true;
+    host_->attend(*this);
+  }
   if (boundary_ != kNoBoundary && (tcp_rx_ == boundary_ || !answered_)) {
     host_->attend(*this);  // the frames behind it, or our answer, may be waiting for this
   }

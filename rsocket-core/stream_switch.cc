@@ -1,6 +1,9 @@
 // Promotion: the announcements, answers and tokens that move a stream to its channel.
+#include <linux/sockios.h>
+
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "rsocket-core/stream.h"
 #include "rsocket-core/sys.h"
@@ -78,6 +81,18 @@ Reason Stream::may_promote() noexcept {
   return Reason::kNone;
 }
 
+bool Stream::all_read() noexcept {
+  MutexLock rx(rx_mutex_);
+  int unread = 0;
+  tell_when_read_ = sys::ioctl(fd(), SIOCINQ, &unread) == 0 && unread > 0;
+  return !tell_when_read_;
+}
+
+bool Stream::read_since_asked() noexcept {
+  MutexLock rx(rx_mutex_);
+  return std::exchange(read_since_asked_, false);
+}
+
 Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   const Reason why_not = may_promote();
   if (why_not != Reason::kNone) return why_not;
@@ -88,6 +103,7 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   nonce_ = nonce;
   peer_announced_ = answered_ = frozen_ = token_sent_ = token_seen_ = false;
   resume_sent_ = resume_seen_ = wrote_since_freeze_ = false;
+  waits_for_reader_ = false;
   pending_shut_wr_ = false;
   peer_s_ = peer_consumed_ = 0;
   verified_ = 0;
@@ -186,6 +202,8 @@ void Stream::freeze() noexcept {
   tx_ = Tx::kFrozen;
   frozen_at_ = tcp_tx_;
   wrote_since_freeze_ = false;
+  // The program cannot write until the other end's has read.
+  if (role_ == StreamRole::kConnect) deadline_ns_ = sys::now_ns() + kAnswerTimeoutNs;
   ControlMessage announce;
   announce.type = static_cast<std::uint8_t>(ControlType::kSwitch);
   announce.value = frozen_at_;
@@ -210,6 +228,7 @@ void Stream::on_control(const ControlMessage& m) noexcept {
         encode_token(peer_nonce_, token);
         tx_ = Tx::kToken;
         token_sent_ = true;
+        deadline_ns_ = sys::now_ns() + kSwitchTimeoutNs;
         queue_frame(token, sizeof token);
         maybe_switched();
       } else if (state() != State::kResuming) {
@@ -255,8 +274,17 @@ void Stream::answer_switch() noexcept {
   }
   boundary_ = peer_s_;
   const std::uint64_t unread = peer_s_ - tcp_rx_;
-  // service() tries again as bytes arrive and as the program reads.
-  if (unread > kMaxPeekBytes || !tcp_has_room_behind(fd(), unread)) return;
+  // service() tries again as bytes arrive and as the program reads. A server's sockets are what is left
+  // to children and other programs: no frame must ever stand behind bytes that only those will read.
+  if (role_ == StreamRole::kAccept && unread > 0) {
+    if (!waits_for_reader_) deadline_ns_ = sys::now_ns() + kReadTimeoutNs;
+    waits_for_reader_ = true;
+    return;
+  }
+  if (waits_for_reader_) deadline_ns_ = sys::now_ns() + kSwitchTimeoutNs;
+  waits_for_reader_ = false;
+  if (unread > kMaxPeekBytes) return;
+  if (!tcp_has_room_behind(fd(), unread)) return;
   answered_ = true;
   ControlMessage ack;
   ack.type = static_cast<std::uint8_t>(ControlType::kSwitchAck);

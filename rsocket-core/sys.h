@@ -200,12 +200,17 @@ class DescriptorTurn {
 
 // Part of open_high(), for descriptors that come several at a time or from another library: who can
 // should have the DescriptorTurn. -1 stays -1.
-inline int move_high(int fd) noexcept {
+inline int move_high(int fd, bool or_stay = false) noexcept {
   if (fd < 0) return fd;
   if (fd < kPrivateDescriptorBase) {
     const long high = raw(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kPrivateDescriptorBase);
     if (high == -EBADF) {  // the program has closed what it had not opened
       errno = EBADF;
+      return -1;
+    }
+    if (high == -EMFILE && !or_stay) {
+      raw(SYS_close, fd);
+      errno = EMFILE;
       return -1;
     }
     if (high >= 0) {
@@ -219,12 +224,20 @@ inline int move_high(int fd) noexcept {
 
 // Makes what `open` opens a descriptor of the library's own: moves it to a number at or above
 // kPrivateDescriptorBase, close-on-exec, and marks it, so that the program cannot close it by
-// accident. Where no such number is free (RLIMIT_NOFILE), it keeps its number. -1 and errno if
-// `open` says so. `open` must not wait.
+// accident. -1 and errno if `open` says so, and EMFILE where all those numbers are taken: what is
+// left below is the program's, which may keep just one in reserve. Where RLIMIT_NOFILE allows none
+// of them it keeps its number. `open` must not wait.
 template <typename Open>
 inline int open_high(Open open) noexcept {
   const DescriptorTurn turn;
   return move_high(static_cast<int>(open()));
+}
+
+// As open_high(), of what a call cannot do without: where no high number is free it keeps its own.
+template <typename Open>
+inline int open_high_or_low(Open open) noexcept {
+  const DescriptorTurn turn;
+  return move_high(static_cast<int>(open()), true);
 }
 
 // Wakes whoever sleeps on an eventfd; a full counter is awake already.

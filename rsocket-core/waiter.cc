@@ -28,7 +28,7 @@ void make_exit_key() noexcept {
 
 int thread_wake_fd() noexcept {
   if (tls_wake_fd > 0) return tls_wake_fd;
-  const int fd = sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+  const int fd = sys::open_high_or_low([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
   if (fd <= 0) return -1;
   pthread_once(&exit_key_once, make_exit_key);
   if (!have_exit_key || pthread_setspecific(exit_key, &exit_key) != 0) {

@@ -97,9 +97,10 @@ def settled(suite, way, found, last_words, tell):
             kept[test] = (was, now)
             continue
         alone = suite.only([test.partition("#")[0]])
-        again = [one_run(alone, way).results.get(test.partition("#")[0], "missing")
-                 for _ in range(AGAIN)]
-        tell(f"  {test}: {was} expected, {now}; run again alone: {', '.join(again)}")
+        runs = [one_run(alone, way) for _ in range(AGAIN)]
+        again = [run.results.get(test.partition("#")[0], "missing") for run in runs]
+        tell(f"  {test}: {was} expected, {now}; run again alone: {', '.join(again)}"
+             + "".join(words for run in runs for words in run.last_words.values()))
         if any(result != was for result in again):
             kept[test] = (was, now)
     return kept

@@ -67,19 +67,19 @@ TEST(EpollSet, AnInstanceThatIsNoneIsRefusedAsByTheKernel) {
 TEST(EpollSet, ReportsAStreamOnTcpAndOnItsChannelAlike) {
   StreamPair p;
   Instance instance;
-  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 7), false), 0);
+  ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(EPOLLIN, 7), false), 0);
   EXPECT_EQ(instance.ready(), Ready());
-  EXPECT_EQ(2, send_text(*p.a, "ab"));
+  EXPECT_EQ(2, send_text(*p.b, "ab"));
   EXPECT_EQ(instance.ready(16, kForever), Ready({{7, EPOLLIN}}));
   p.promote();
   EXPECT_EQ(instance.ready(), Ready({{7, EPOLLIN}})) << "what is left on TCP";
-  EXPECT_EQ("ab", recv_text(*p.b, 10));
+  EXPECT_EQ("ab", recv_text(*p.a, 10));
   EXPECT_EQ(instance.ready(), Ready());
-  EXPECT_EQ(2, send_text(*p.a, "cd"));
+  EXPECT_EQ(2, send_text(*p.b, "cd"));
   EXPECT_EQ(instance.ready(16, kForever), Ready({{7, EPOLLIN}}));
-  EXPECT_EQ("c", recv_text(*p.b, 1));
+  EXPECT_EQ("c", recv_text(*p.a, 1));
   EXPECT_EQ(instance.ready(), Ready({{7, EPOLLIN}}));
-  EXPECT_EQ("d", recv_text(*p.b, 1));
+  EXPECT_EQ("d", recv_text(*p.a, 1));
   EXPECT_EQ(instance.ready(), Ready());
 }
 
@@ -87,15 +87,15 @@ TEST(EpollSet, AnEdgeIsNotLostWhileTheCarrierChanges) {
   for (int at = 0; at < 3; ++at) {
     StreamPair p;
     Instance instance;
-    ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | EPOLLET, 1), false), 0);
-    EXPECT_EQ(1, send_text(*p.a, "a"));
+    ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(EPOLLIN | EPOLLET, 1), false), 0);
+    EXPECT_EQ(1, send_text(*p.b, "a"));
     EXPECT_EQ(instance.ready(16, kForever), Ready({{1, EPOLLIN}}));
-    if (at == 0) recv_text(*p.b, 10);
+    if (at == 0) recv_text(*p.a, 10);
     p.promote();
     instance.ready();
-    if (at == 1) recv_text(*p.b, 10);
+    if (at == 1) recv_text(*p.a, 10);
     instance.ready();
-    EXPECT_EQ(1, send_text(*p.a, "b"));
+    EXPECT_EQ(1, send_text(*p.b, "b"));
     EXPECT_EQ(instance.ready(16, sys::now_ns() + 2'000'000'000), Ready({{1, EPOLLIN}})) << at;
     EXPECT_EQ(instance.ready(), Ready()) << at;
   }

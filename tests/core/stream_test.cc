@@ -40,12 +40,69 @@ TEST(Stream, CarriesBytesOnTheChannelAfterPromotionAndLeavesTcpSilent) {
 
 TEST(Stream, DeliversBytesSentBeforeTheSwitchFirst) {
   StreamPair p;
+  EXPECT_EQ(6, send_text(*p.b, "before"));
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  p.promote();  // the token stands behind six bytes that the program has not read
+  EXPECT_EQ(5, send_text(*p.b, "after"));
+  EXPECT_EQ("bef", recv_text(*p.a, 3));
+  EXPECT_EQ("oreafter", recv_text(*p.a, 100));  // in one call, as the kernel would
+}
+
+// No frame may stand behind bytes that a child or another program of the server's will read.
+TEST(Stream, AServerAnswersOnlyWhenItHasReadAllThatCameBefore) {
+  StreamPair p;
   EXPECT_EQ(6, send_text(*p.a, "before"));
   ASSERT_TRUE(readable(p.b_fd, 1000));
-  p.promote();  // the token stands behind six bytes that the program has not read
-  EXPECT_EQ(5, send_text(*p.a, "after"));
-  EXPECT_EQ("bef", recv_text(*p.b, 3));
-  EXPECT_EQ("oreafter", recv_text(*p.b, 100));  // in one call, as the kernel would
+  EXPECT_FALSE(p.b->all_read());
+  p.start();
+  auto [ca, cb] = make_shm_pair(p.ring_bytes);
+  p.a->channel_up(std::move(ca), p.b_nonce);
+  p.b->channel_up(std::move(cb), p.a_nonce);
+  p.b->service();
+  p.a->service();
+  EXPECT_FALSE(p.b->settled());
+  EXPECT_EQ("before", recv_text(*p.b, 100));
+  EXPECT_TRUE(p.b->all_read());
+  ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnChannel && p.b->state() == kOnChannel; }));
+}
+
+TEST(Stream, AClientIsNotStoppedForLongByAServerThatDoesNotRead) {
+  StreamPair p;
+  EXPECT_EQ(6, send_text(*p.a, "before"));
+  ASSERT_TRUE(readable(p.b_fd, 1000));
+  p.start();
+  auto [ca, cb] = make_shm_pair(p.ring_bytes);
+  p.a->channel_up(std::move(ca), p.b_nonce);
+  p.b->channel_up(std::move(cb), p.a_nonce);
+  p.b->service();
+  EXPECT_LE(p.b->interest().deadline_ns, sys::now_ns() + Stream::kReadTimeoutNs);
+  ASSERT_TRUE(p.pump_until([&] {
+    p.b->deadline_passed();
+    return p.a->state() == kOnTcp && p.b->state() == kOnTcp;
+  }));
+  EXPECT_EQ(6, send_text(*p.a, " after"));
+  EXPECT_TRUE(p.b->settled());
+  ASSERT_TRUE(p.pump_until([&] { return p.b->unread_bytes() == 12; }));
+  EXPECT_EQ("before after", recv_text(*p.b, 100));
+}
+
+// As before fork(2): what the kernel has left must be the program's.
+TEST(Stream, LeavingInTheMiddleOfTheSwitchLeavesNoFrameInTheKernel) {
+  for (int services = 0; services < 8; ++services) {
+    StreamPair p;
+    p.start();
+    auto [ca, cb] = make_shm_pair(p.ring_bytes);
+    p.a->channel_up(std::move(ca), p.b_nonce);
+    p.b->channel_up(std::move(cb), p.a_nonce);
+    for (int i = 0; i < services; ++i) (i % 2 == 0 ? p.b : p.a)->service();
+    p.b->leave_channel(Reason::kFork);
+    ASSERT_TRUE(p.pump_until([&] { return p.b->settled() && p.a->settled(); })) << services;
+    EXPECT_EQ(5, send_text(*p.a, "bytes")) << services;
+    ASSERT_TRUE(readable(p.b_fd, 1000));
+    char raw[100];
+    EXPECT_EQ(5, ::recv(p.b_fd, raw, sizeof raw, 0)) << "past the library, as a child does";
+    EXPECT_EQ(0, std::memcmp(raw, "bytes", 5));
+  }
 }
 
 TEST(Stream, BlocksSendersWhileTheSwitchIsUnderWay) {
@@ -218,6 +275,7 @@ TEST(ForgedStream, AResetBehindItIsStillReported) {
   Forged p(StreamRole::kAccept);
   EXPECT_EQ(4, send_text(*p.a, "last"));
   ASSERT_TRUE(readable(p.b_fd, 1000));
+  EXPECT_EQ("last", recv_text(*p.b, 100));
   p.say(ControlType::kSwitch, 4);
   ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
   p.b->pin(Reason::kFork, 0);
@@ -226,11 +284,32 @@ TEST(ForgedStream, AResetBehindItIsStillReported) {
   ::close(std::exchange(p.a_fd, -1));
   ASSERT_TRUE(p.pump_until([&] { return !p.b->interest().tcp_in; }));
   EXPECT_FALSE(p.b->on_kernel_for_good()) << "the kernel reports an error once, and it was taken";
-  EXPECT_EQ("last", recv_text(*p.b, 100));
   EXPECT_EQ("<ECONNRESET>", recv_text(*p.b, 100));
   EXPECT_EQ("", recv_text(*p.b, 100));
-  p.b->service();
-  EXPECT_TRUE(p.b->on_kernel_for_good());
+  EXPECT_TRUE(p.b->settled());
+}
+
+// What the peer said before it closed may be found only then.
+TEST(Stream, ThePeersGiveUpIsHeardAtTheVeryEndOfTheConnection) {
+  for (std::uint64_t step = 1; step < 20; ++step) {
+    StreamPair p;
+    p.start();
+    auto [mine, theirs] = make_shm_pair(p.ring_bytes);
+    p.a->promotion_refused(Reason::kPolicy, Reason::kNone);
+    const Fault late{FaultKind::kDelay, step, 1, Reason::kNone};
+    p.b->channel_up(std::make_unique<FaultChannel>(std::move(mine), std::vector<Fault>{late}),
+                    p.a_nonce);
+    ControlMessage m;
+    m.type = static_cast<std::uint8_t>(ControlType::kSwitch);
+    ASSERT_TRUE(theirs->send_control(m));
+    ASSERT_TRUE(p.pump_until([&] { return theirs->progress(), theirs->take_control(m); }));
+    m.type = static_cast<std::uint8_t>(ControlType::kGiveUp);
+    ASSERT_TRUE(theirs->send_control(m));
+    ::close(std::exchange(p.a_fd, -1));
+    ASSERT_TRUE(readable(p.b_fd, 1000));
+    ASSERT_TRUE(p.pump_until([&] { return p.b->settled(); })) << step;
+    EXPECT_EQ("", recv_text(*p.b, 100)) << step;
+  }
 }
 
 TEST(ForgedStream, LastBytesThatBeginAsAFrameDoesAreDelivered) {
@@ -498,17 +577,17 @@ TEST(Stream, ReturnsToTcpWhenBothEndsAskAtOnce) {
 
 TEST(Stream, ReturnsToTcpWithBytesFromBeforeTheSwitchStillUnread) {
   StreamPair p;
-  EXPECT_EQ(4, send_text(*p.a, "old."));
-  ASSERT_TRUE(readable(p.b_fd, 1000));
+  EXPECT_EQ(4, send_text(*p.b, "old."));
+  ASSERT_TRUE(readable(p.a_fd, 1000));
   p.promote();
-  EXPECT_EQ(4, send_text(*p.a, "ring"));
-  p.b->leave_channel(Reason::kOperator);
-  ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnTcp && p.b->state() == kOnTcp; }));
-  EXPECT_EQ(4, send_text(*p.a, ".new"));
+  EXPECT_EQ(4, send_text(*p.b, "ring"));
+  p.a->leave_channel(Reason::kOperator);
+  ASSERT_TRUE(p.pump_until([&] { return p.b->state() == kOnTcp && p.a->state() == kOnTcp; }));
+  EXPECT_EQ(4, send_text(*p.b, ".new"));
   std::string got;
   while (got.size() < 12) {
-    ASSERT_TRUE(readable(p.b_fd, 1000));
-    const std::string piece = recv_text(*p.b, 100);
+    ASSERT_TRUE(readable(p.a_fd, 1000));
+    const std::string piece = recv_text(*p.a, 100);
     if (piece[0] != '<') got += piece;
   }
   EXPECT_EQ("old.ring.new", got);
@@ -640,13 +719,13 @@ TEST(Stream, PeekLeavesTheBytesAndWaitallFillsTheBuffer) {
 
 TEST(Stream, CountsUnreadBytesOverBothCarriers) {
   StreamPair p;
-  EXPECT_EQ(3, send_text(*p.a, "tcp"));
-  ASSERT_TRUE(readable(p.b_fd, 1000));
+  EXPECT_EQ(3, send_text(*p.b, "tcp"));
+  ASSERT_TRUE(readable(p.a_fd, 1000));
   p.promote();
-  EXPECT_EQ(4, send_text(*p.a, "ring"));
-  EXPECT_EQ(7, p.b->unread_bytes());
-  EXPECT_EQ("tcp", recv_text(*p.b, 3));
-  EXPECT_EQ(4, p.b->unread_bytes());
+  EXPECT_EQ(4, send_text(*p.b, "ring"));
+  EXPECT_EQ(7, p.a->unread_bytes());
+  EXPECT_EQ("tcp", recv_text(*p.a, 3));
+  EXPECT_EQ(4, p.a->unread_bytes());
 }
 
 TEST(Stream, AsksForPromotionOnceTheThresholdIsPassed) {

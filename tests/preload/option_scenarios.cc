@@ -175,7 +175,7 @@ SCENARIO(unread_bytes_are_counted, kStaysOnChannel) {
   });
 }
 
-SCENARIO(blocking_and_not, kStaysOnChannel) {
+SCENARIO(blocking_and_not, kComesBack) {
   const int fd = a.stream();
   const auto flags = [&] {
     const int value = ::fcntl(fd, F_GETFL);
