@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "preload/epolls.h"
 #include "preload/real.h"
@@ -108,6 +109,7 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
     if (EpollSet* epoll = entries[i].socket.epoll()) epoll->watch();
   }
   const int wake_fd = thread_wake_fd();
+  bool outlasted = false;
   for (;;) {
     nfds_t used = 0;
     kernel[used++] = {wake_fd, POLLIN, 0};
@@ -189,7 +191,17 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
       if (revents != 0) ++found;
     }
     if (found == 0 && (n > 0 || until != deadline)) look_again = true;
-    if (!look_again || (deadline != kForever && found == 0 && sys::now_ns() >= deadline)) {
+    const bool late = deadline != kForever && found == 0 && sys::now_ns() >= deadline;
+    if (late && !std::exchange(outlasted, true)) {
+      bool changed = false;
+      for (nfds_t i = 0; i < count; ++i) {
+        Stream* stream = entries[i].stream;
+        const bool asks = (fds[i].events & (POLLOUT | POLLWRNORM)) != 0;
+        if (stream != nullptr && asks && stream->outlast_switch()) changed = true;
+      }
+      if (changed) continue;
+    }
+    if (!look_again || late) {
       errno = saved_errno;
       return found;
     }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "rsocket-core/sys.h"
 
@@ -516,6 +517,23 @@ int EpollSet::sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_n
   return calls_.pwait(epfd, out, max, static_cast<int>(ms), mask);
 }
 
+// Whether there may be room now that there was none for while a stream changed its carrier.
+bool EpollSet::outlast_switches() noexcept {
+  std::vector<StreamPtr> asked;
+  try {
+    MutexLock lock(mutex_);
+    for (const auto& [id, item] : items_) {
+      const bool wants_room = (item->mask & (EPOLLOUT | EPOLLWRNORM)) != 0 && !item->disabled;
+      if (wants_room && item->stream->state() == State::kSwitching) asked.push_back(item->stream);
+    }
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  bool changed = false;
+  for (const StreamPtr& stream : asked) changed |= stream->outlast_switch();
+  return changed;
+}
+
 int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns,
                    const sigset_t* mask) {
   // Also when the thread is cancelled in its sleep.
@@ -542,6 +560,7 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
   Sleeping sleeping(*this);
   const int saved = errno;
   std::uint64_t number = 0;
+  bool outlasted = false;
   for (;;) {
     const bool last = deadline_ns != kForever && (deadline_ns == 0 || sys::now_ns() >= deadline_ns);
     const bool foreign = foreign_.load(std::memory_order_relaxed);
@@ -572,6 +591,10 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       moved_ = false;
       n += collect(number, out + n, max - n);
       if (n == 0 && moved_) continue;  // the kernel has it to tell
+    }
+    if (n == 0 && last && Stream::any_switches() && !std::exchange(outlasted, true) &&
+        outlast_switches()) {
+      continue;
     }
     if (n > 0 || last || (sleeps && !news)) {
       errno = saved;

@@ -93,6 +93,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   static constexpr std::uint64_t kMaxPeekBytes = 256 * 1024;
   static constexpr std::int64_t kSwitchTimeoutNs = 1'000'000'000;
   static constexpr std::int64_t kAnswerTimeoutNs = 300'000'000;  // for a connector's SWITCH
+  // Of a program that does not wait: until the switch is given up, and if that cannot be.
+  static constexpr std::int64_t kSwitchPatienceNs = 3'000'000;
+  static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
   static constexpr std::int64_t kReadTimeoutNs = 20'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
 
@@ -167,6 +170,13 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The program sees the connection established (0 bytes), or has sent or received a message of
   // `bytes`. Starts promotion when the rule's threshold is passed.
   void note_use(std::size_t messages, std::size_t bytes) noexcept;
+  // For calls that do not wait: while the stream changes its carrier there is no room, and that is no
+  // business of the program's. Sleeps until the change is over, and gives it up after kSwitchPatienceNs,
+  // or, where it cannot any more, leaves it at that after kTokenPatienceNs. False if there was no change
+  // under way, or there is one still.
+  bool outlast_switch() noexcept;
+  // Whether any stream of the process may need that.
+  static bool any_switches() noexcept { return switches_.load(std::memory_order_relaxed) > 0; }
   // Sleeps until the stream is on its channel, or will not be, or the time is over.
   void wait_promoted(std::int64_t timeout_ns) noexcept;
   // Keeps the stream on TCP for good, bringing it back if it is on a channel, and sleeps until it
@@ -291,6 +301,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void on_control(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void answer_switch() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void maybe_switched() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool tx_is_held() noexcept;
+  void sleep_while_held(std::int64_t deadline_ns) noexcept;
   void give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void leave_or_give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   // stream_frames.cc:
@@ -337,6 +349,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<std::int64_t> recv_timeout_ns_{0};
   std::atomic<std::uint64_t> uses_{0};  // messages either way, for the threshold
   std::atomic<std::uint64_t> used_bytes_{0};
+  static inline std::atomic<int> switches_{0};  // streams in State::kSwitching
   std::atomic<std::uint64_t> retry_at_uses_{0};  // after a promotion that failed for the moment
   std::atomic<std::int64_t> retry_at_ns_{0};  // and not before, where processes share it
   unsigned retries_ = 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "rsocket-core/stream.h"
 #include "rsocket-core/sys.h"
@@ -111,6 +112,7 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
   const bool may_sleep = (flags & MSG_DONTWAIT) == 0 && !nonblocking();
   std::size_t done = 0;
   std::int64_t deadline = 0;
+  bool outlasted = false;
   for (;;) {
     IoResult r;
     bool by_channel;
@@ -143,6 +145,7 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
     } else {
       if (total == 0) break;  // nothing needs no room
       if (!may_sleep) {
+        if (!std::exchange(outlasted, true) && outlast_switch()) continue;
         blocked_.fetch_add(1, std::memory_order_relaxed);
         if (done > 0) break;
         errno = EAGAIN;

@@ -238,6 +238,40 @@ bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool rest
   }
 }
 
+bool Stream::tx_is_held() noexcept {
+  MutexLock tx(tx_mutex_);
+  return tx_ == Tx::kFrozen || tx_ == Tx::kToken || tx_ == Tx::kReplay;
+}
+
+bool Stream::outlast_switch() noexcept {
+  if (!tx_is_held()) return false;
+  const int saved = errno;
+  const std::int64_t began = sys::now_ns();
+  sleep_while_held(began + kSwitchPatienceNs);
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    give_up(Reason::kBusy);  // unless it is over, or our token is on its way
+  }
+  sleep_while_held(began + kTokenPatienceNs);
+  errno = saved;
+  return !tx_is_held();
+}
+
+void Stream::sleep_while_held(std::int64_t deadline) noexcept {
+  Waiter waiter;
+  waiter.events = POLLIN | POLLOUT;
+  waiter.wake_fd = thread_wake_fd();
+  bool held = waiter.wake_fd >= 0;
+  while (held && sys::now_ns() < deadline) {
+    waiters_.add(waiter);
+    held = tx_is_held();
+    pollfd fds{waiter.wake_fd, POLLIN, 0};
+    if (held && sleep_on(&fds, 1, deadline) > 0) sys::drain_eventfd(waiter.wake_fd);
+    waiters_.remove(waiter);
+  }
+}
+
 void Stream::wait_promoted(std::int64_t timeout_ns) noexcept {
   const int saved = errno;
   const std::int64_t deadline = sys::now_ns() + timeout_ns;

@@ -47,6 +47,9 @@ void Stream::step(StreamEvent event, Reason reason) noexcept {
     tx_ = Tx::kDead;
     error_.store(ECONNRESET, std::memory_order_relaxed);
   }
+  if (from != to && (from == State::kSwitching || to == State::kSwitching)) {
+    switches_.fetch_add(to == State::kSwitching ? 1 : -1, std::memory_order_relaxed);
+  }
   state_.store(to, std::memory_order_release);
   if (reason != Reason::kNone || to == State::kOnChannel) reason_ = reason;
   publish_state();

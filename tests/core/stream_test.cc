@@ -3,6 +3,7 @@
 
 #include <sys/ioctl.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -105,18 +106,41 @@ TEST(Stream, LeavingInTheMiddleOfTheSwitchLeavesNoFrameInTheKernel) {
   }
 }
 
-TEST(Stream, BlocksSendersWhileTheSwitchIsUnderWay) {
+TEST(Stream, WhoeverDoesNotWaitIsKeptUntilTheSwitchIsOver) {
   StreamPair p;
   p.start();
   auto [ca, cb] = make_shm_pair(p.ring_bytes);
   p.a->channel_up(std::move(ca), p.b_nonce);
   EXPECT_EQ(State::kSwitching, p.a->state());
-  EXPECT_EQ(-1, send_text(*p.a, "x"));
-  EXPECT_EQ(EAGAIN, errno);
   EXPECT_EQ(0, p.a->plan_poll(POLLOUT, Stream::Arm::kNever).ready & POLLOUT);
   p.b->channel_up(std::move(cb), p.a_nonce);
-  ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnChannel; }));
+  p.b->service();
+  p.a->service();  // its token is on its way: there is no giving up any more
+  std::atomic<bool> sent{false};
+  std::thread agent([&] {
+    while (!sent) {
+      p.b->service();
+      p.a->service();
+    }
+  });
   EXPECT_EQ(1, send_text(*p.a, "x"));
+  sent = true;
+  agent.join();
+  EXPECT_EQ(kOnChannel, p.a->state());
+}
+
+TEST(Stream, WhoeverDoesNotWaitGoesOnOverTcpWhereTheOtherEndTakesLong) {
+  StreamPair p;
+  p.start();
+  auto [ca, cb] = make_shm_pair(p.ring_bytes);
+  p.a->channel_up(std::move(ca), p.b_nonce);
+  EXPECT_FALSE(p.b->outlast_switch()) << "which has not begun there";
+  EXPECT_TRUE(p.a->outlast_switch());
+  EXPECT_EQ(kOnTcp, p.a->state());
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  p.b->channel_up(std::move(cb), p.a_nonce);
+  ASSERT_TRUE(p.pump_until([&] { return p.b->state() == kOnTcp && p.b->unread_bytes() == 1; }));
+  EXPECT_EQ("x", recv_text(*p.b, 10));
 }
 
 TEST(Stream, GivesUpAfterTheTimeoutAndGoesOnWhereItFroze) {
@@ -302,7 +326,8 @@ TEST(Stream, ThePeersGiveUpIsHeardAtTheVeryEndOfTheConnection) {
     ControlMessage m;
     m.type = static_cast<std::uint8_t>(ControlType::kSwitch);
     ASSERT_TRUE(theirs->send_control(m));
-    ASSERT_TRUE(p.pump_until([&] { return theirs->progress(), theirs->take_control(m); }));
+    Channel& peer = *theirs;
+    ASSERT_TRUE(p.pump_until([&] { return peer.progress(), peer.take_control(m); }));
     m.type = static_cast<std::uint8_t>(ControlType::kGiveUp);
     ASSERT_TRUE(theirs->send_control(m));
     ::close(std::exchange(p.a_fd, -1));

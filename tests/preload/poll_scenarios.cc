@@ -1,5 +1,6 @@
 // poll(): what is reported for which events, in every phase of a connection.
 #include <netinet/in.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -223,6 +224,36 @@ SCENARIO(ppoll_lets_a_signal_in, kStaysOnChannel) {
     a.result("ppoll", ::ppoll(&entry, 1, &second, nullptr));
     a.log("%s", poll_names(entry.revents).c_str());
   });
+}
+
+SCENARIO(an_idle_connection_has_room_at_any_time, 0) {
+  // Also in the moment when it changes its carrier.
+  int without_room = 0;
+  const int instance = ::epoll_create1(EPOLL_CLOEXEC);
+  for (int i = 0; i < 10; ++i) {
+    const int fd = a.stream();
+    for (int message = 0; message < 2; ++message) {
+      a.client([&] { a.send(fd, "x"); });
+      a.server([&] { a.recv(fd, 1); a.send(fd, "y"); });
+      a.client([&] { a.recv(fd, 1); });
+    }
+    epoll_event room{};
+    room.events = EPOLLOUT;
+    ::epoll_ctl(instance, EPOLL_CTL_ADD, fd, &room);
+    a.both([&] {
+      pollfd one{fd, POLLOUT, 0};
+      for (int look = 0; look < 500; ++look) {
+        without_room += ::poll(&one, 1, 0) == 1 ? 0 : 1;
+        epoll_event event{};
+        without_room += ::epoll_wait(instance, &event, 1, 0) == 1 ? 0 : 1;
+        if (look % 100 == 50) without_room += ::send(fd, "z", 1, MSG_DONTWAIT) == 1 ? 0 : 1;
+      }
+    });
+    a.both([&] { a.recv(fd, 5, MSG_WAITALL); });
+    a.close(fd);
+  }
+  a.log("without room: %d", without_room);
+  ::close(instance);
 }
 
 }  // namespace ringroad::test
