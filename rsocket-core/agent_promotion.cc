@@ -280,7 +280,7 @@ bool Agent::watch_leader(pid_t process) noexcept {
   try {
     const auto [leader, is_new] = leaders_.try_emplace(process, -1);
     if (!is_new) return true;
-    leader->second = sys::move_high(static_cast<int>(sys::call(SYS_pidfd_open, process, 0)));
+    leader->second = sys::open_high([&] { return sys::call(SYS_pidfd_open, process, 0); });
     if (leader->second < 0 ||
         sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, leader->second, &event) != 0) {
       if (leader->second >= 0) sys::close_quietly(leader->second);
