@@ -373,7 +373,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool shut_wr_ = false;             // program asked for it: no more sends
   bool shut_rd_ = false;
   std::atomic<bool> app_closed_{false};
-  bool owns_fd_ = false;             // fd_ is a private duplicate
+  std::atomic<bool> owns_fd_{false};  // fd_ is a private duplicate
   std::atomic<Reason> reason_{Reason::kPending};
   Reason leave_reason_ = Reason::kNone;
   bool waits_for_reader_ = false;  // to answer SWITCH
