@@ -94,7 +94,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   static constexpr std::int64_t kSwitchTimeoutNs = 1'000'000'000;
   static constexpr std::int64_t kAnswerTimeoutNs = 300'000'000;  // for a connector's SWITCH
   // Of a program that does not wait: until the switch is given up, and if that cannot be.
-  static constexpr std::int64_t kSwitchPatienceNs = 3'000'000;
+  static constexpr std::int64_t kSwitchPatienceNs = 10'000'000;
   static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
   static constexpr std::int64_t kReadTimeoutNs = 20'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
@@ -295,7 +295,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool shareable() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   Reason become_alone() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool count_from_here() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  bool retry_later() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool retry_later(bool counts = true) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void retry_after_fork() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void freeze() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void on_control(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -303,6 +303,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void maybe_switched() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool tx_is_held() noexcept;
   void sleep_while_held(std::int64_t deadline_ns) noexcept;
+  // Nothing more comes of it: service() does nothing.
+  bool is_over() const noexcept { return state() == State::kReset || state() == State::kClosed; }
   void give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void leave_or_give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   // stream_frames.cc:
@@ -411,7 +413,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool shut_wr_ = false;             // program asked for it: no more sends
   bool shut_rd_ = false;
   std::atomic<bool> app_closed_{false};
-  bool owns_fd_ = false;             // fd_ is a private duplicate
+  std::atomic<bool> owns_fd_{false};  // fd_ is a private duplicate
   std::atomic<Reason> reason_{Reason::kPending};
   Reason leave_reason_ = Reason::kNone;
   bool waits_for_reader_ = false;  // to answer SWITCH

@@ -201,6 +201,7 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
         waiters_.wake(POLLIN | POLLOUT);
         return {Step::kDone, total_bytes(iov, count_iov) - skip, 0};
       }
+      if (is_over()) return {Step::kError, 0, EPIPE};
       if (channel_->failed()) return {Step::kService, 0, 0};
       Channel::View view = channel_->tx_view();
       if (view.size == 0) {
@@ -332,7 +333,12 @@ Stream::IoResult Stream::try_recv(const iovec* iov, int count_iov, std::size_t s
       by_channel = true;
       break;
     case Source::kNothing:
-      if (shut_rd_) r.step = Step::kDone;
+      if (shut_rd_) {
+        r.step = Step::kDone;
+      } else if (is_over()) {
+        const int error = tell_error(skip);
+        r = {error != 0 ? Step::kError : Step::kDone, 0, error};
+      }
       break;
   }
   if (r.step == Step::kDone && r.bytes > 0 && (flags & MSG_PEEK) == 0) {
@@ -368,7 +374,7 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
   }
   if (n == 0 && limit != kNoLimit && total_bytes(iov, count_iov) > skip) {
     // The connection ended where more had been announced: for service() to judge.
-    return state() == State::kReset ? IoResult{Step::kDone, 0, 0} : IoResult{Step::kService, 0, 0};
+    return is_over() ? IoResult{Step::kDone, 0, 0} : IoResult{Step::kService, 0, 0};
   }
   if ((flags & MSG_PEEK) == 0) tcp_rx_ += static_cast<std::uint64_t>(n);
   if (tell_when_read_ && (flags & MSG_PEEK) == 0) {
@@ -392,7 +398,7 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
       channel_->progress();
       view = channel_->rx_view();
     }
-    if (view.size == 0 && channel_->control_pending()) return {Step::kService, 0, 0};
+    if (view.size == 0 && channel_->control_pending() && !is_over()) return {Step::kService, 0, 0};
   }
   const std::size_t wanted = total_bytes(iov, count_iov) - skip;
   if (view.size == 0) {
@@ -400,7 +406,7 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
     // In the kernel's order: the peer's end, a reset, our own shutdown.
     if (ended || peer_closed_) return {Step::kDone, 0, 0};
     if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};
-    if (shut_rd_ || state() == State::kReset) return {Step::kDone, 0, 0};
+    if (shut_rd_ || is_over()) return {Step::kDone, 0, 0};
     if (channel_->failed()) return {Step::kService, 0, 0};
     return {Step::kWouldBlock, 0, 0};
   }

@@ -145,12 +145,13 @@ void Stream::promotion_refused(Reason reason, Reason peer_reason) noexcept {
   wake_all();
 }
 
-// Another attempt, once the stream has been used for a while. False: there were enough.
-bool Stream::retry_later() noexcept {
+// Another attempt, once the stream has been used for a while. False: there were enough that counted.
+bool Stream::retry_later(bool counts) noexcept {
   if (retries_ >= kMaxRetries) return false;
-  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + (64U << retries_++),
+  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + (64U << retries_),
                        std::memory_order_relaxed);
   retry_at_ns_.store(0, std::memory_order_relaxed);
+  if (counts) ++retries_;
   promotion_asked_.store(false, std::memory_order_relaxed);
   return true;
 }
@@ -329,7 +330,8 @@ void Stream::give_up(Reason reason) noexcept {
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   channel_.reset();
   publish_identity();
-  if (role_ == StreamRole::kConnect && !retry_later()) pinned_ = true;
+  // A program that could not wait says nothing about the peer.
+  if (role_ == StreamRole::kConnect && !retry_later(reason != Reason::kBusy)) pinned_ = true;
   if (pending_shut_wr_) {
     pending_shut_wr_ = false;
     sys::shutdown(fd(), SHUT_WR);

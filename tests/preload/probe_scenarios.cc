@@ -1,0 +1,142 @@
+// What programs have found wrong with other sockets over RDMA: closing, waiting and waking, each with the
+// kernel's answer. docs/compatibility.md lists the rest of these probes and where they are.
+#include <dirent.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "tests/preload/actor.h"
+
+namespace ringroad::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+int entries_of(const char* directory) {
+  int count = 0;
+  if (DIR* entries = ::opendir(directory)) {
+    while (::readdir(entries) != nullptr) ++count;
+    ::closedir(entries);
+  }
+  return count;
+}
+
+// How many events epoll_wait() reports in `ms`.
+int events_within(int epoll, int ms) {
+  int events = 0;
+  const auto end = Clock::now() + milliseconds(ms);
+  for (auto now = Clock::now(); now < end; now = Clock::now()) {
+    const auto left = std::chrono::ceil<milliseconds>(end - now).count();
+    epoll_event event{};
+    const int n = ::epoll_wait(epoll, &event, 1, static_cast<int>(left));
+    if (n > 0) events += n;
+  }
+  return events;
+}
+
+int watching(Actor& a, int fd, std::uint32_t events) {
+  const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{};
+  event.events = events;
+  a.result("add", ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+  return epoll;
+}
+
+// How often the calling thread has gone to sleep.
+long sleeps() {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/task/%ld/status", ::syscall(SYS_gettid));
+  long count = -1;
+  if (std::FILE* file = std::fopen(path, "r")) {
+    char line[128];
+    while (std::fgets(line, sizeof line, file) != nullptr) {
+      if (std::sscanf(line, "voluntary_ctxt_switches: %ld", &count) == 1) break;
+    }
+    std::fclose(file);
+  }
+  return count;
+}
+
+}  // namespace
+
+SCENARIO(probe_close_of_an_unused_udp_socket, kStaysOnChannel) {
+  a.stream();
+  a.both([&] {
+    const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
+    a.log("socket: %d", fd >= 0);
+    a.result("close", ::close(fd));
+  });
+}
+
+SCENARIO(probe_an_idle_socket_has_room_once, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.both([&] {
+    const int epoll = watching(a, fd, EPOLLET | EPOLLOUT);
+    a.log("%d events", events_within(epoll, 200));
+    ::close(epoll);
+  });
+}
+
+SCENARIO(probe_an_unread_byte_is_told_once, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    const int epoll = watching(a, fd, EPOLLIN | EPOLLONESHOT);
+    a.log("%d events", events_within(epoll, 200));
+    ::close(epoll);
+    a.recv(fd, 1);
+  });
+}
+
+SCENARIO(probe_an_instance_is_closed_with_its_members, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int other = a.stream();
+  a.both([&] {
+    // Whatever the library keeps for threads that wait is there by now.
+    ::close(watching(a, fd, EPOLLIN));
+    const int descriptors = entries_of("/proc/self/fd");
+    const int threads = entries_of("/proc/self/task");
+    for (int i = 0; i < 5; ++i) {
+      const int epoll = watching(a, fd, EPOLLIN | EPOLLOUT);
+      epoll_event event{};
+      event.events = EPOLLIN;
+      a.result("add", ::epoll_ctl(epoll, EPOLL_CTL_ADD, other, &event));
+      a.log("%d events", ::epoll_wait(epoll, &event, 1, 0));
+      a.result("close", ::close(epoll));
+    }
+    a.log("%d descriptors more", entries_of("/proc/self/fd") - descriptors);
+    a.log("%d threads more", entries_of("/proc/self/task") - threads);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] { a.recv(fd, 1); });
+}
+
+SCENARIO(probe_idle_threads_sleep_until_their_time_is_over, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.both([&] {
+    std::list<Thread> threads;
+    for (int i = 0; i < 64; ++i) {
+      threads.emplace_back(a, [&] {
+        pollfd entry{fd, POLLIN, 0};
+        ::poll(&entry, 1, 1);  // the thread's first wait
+        const long before = sleeps();
+        const int n = ::poll(&entry, 1, 500);
+        // Once for the wait itself; now and then for a lock that another thread has.
+        a.log("%d ready, %s", n, sleeps() - before <= 8 ? "asleep" : "awake again and again");
+      });
+    }
+    for (Thread& thread : threads) thread.join();
+  });
+}
+
+}  // namespace ringroad::test
