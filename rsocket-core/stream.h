@@ -86,11 +86,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // because the token is found by peeking over it.
   static constexpr std::uint64_t kMaxPeekBytes = 256 * 1024;
   static constexpr std::int64_t kSwitchTimeoutNs = 1'000'000'000;
-  static constexpr std::int64_t kAnswerTimeoutNs = 300'000'000;  // for a connector's SWITCH
+  static constexpr std::int64_t kAnswerTimeoutNs = 500'000'000;  // for a connector's SWITCH
   // Of a program that does not wait: until the switch is given up, and if that cannot be.
   static constexpr std::int64_t kSwitchPatienceNs = 10'000'000;
   static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
-  static constexpr std::int64_t kReadTimeoutNs = 20'000'000;  // for what came before a SWITCH
+  static constexpr std::int64_t kReadTimeoutNs = 200'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
 
   // `fd` is the connected socket, the program's number for it; not owned. `segment` may be null.
