@@ -92,7 +92,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
           shutdowns_.load(std::memory_order_relaxed) + (fin_at_ != kNoBoundary ? 1U : 0U);
       plan.channel_generation = channel_generation_;
       // Closed: by a thread that did not wait for this one, which is inside a call.
-      if (state() == State::kReset || (state() == State::kClosed && channel_ != nullptr)) {
+      if (state() == State::kReset || (state() == State::kClosed && channel_ != nullptr && channel_->failed())) {
         ready = kReadBits | kWriteBits | POLLRDHUP | POLLHUP;
         if (error_.load(std::memory_order_relaxed) != 0) ready |= POLLERR;
         plan.ready = ready & static_cast<short>(events | kAlwaysBits);
