@@ -92,11 +92,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // because the token is found by peeking over it.
   static constexpr std::uint64_t kMaxPeekBytes = 256 * 1024;
   static constexpr std::int64_t kSwitchTimeoutNs = 1'000'000'000;
-  static constexpr std::int64_t kAnswerTimeoutNs = 300'000'000;  // for a connector's SWITCH
+  static constexpr std::int64_t kAnswerTimeoutNs = 500'000'000;  // for a connector's SWITCH
   // Of a program that does not wait: until the switch is given up, and if that cannot be.
   static constexpr std::int64_t kSwitchPatienceNs = 10'000'000;
   static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
-  static constexpr std::int64_t kReadTimeoutNs = 20'000'000;  // for what came before a SWITCH
+  static constexpr std::int64_t kReadTimeoutNs = 200'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
 
   // `fd` is the connected socket, the program's number for it; not owned. `segment` may be null.
@@ -170,6 +170,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The program sees the connection established (0 bytes), or has sent or received a message of
   // `bytes`. Starts promotion when the rule's threshold is passed.
   void note_use(std::size_t messages, std::size_t bytes) noexcept;
+  // Whether nothing can be sent because the stream changes its carrier.
+  bool tx_is_held() noexcept;
   // For calls that do not wait: while the stream changes its carrier there is no room, and that is no
   // business of the program's. Sleeps until the change is over, and gives it up after kSwitchPatienceNs,
   // or, where it cannot any more, leaves it at that after kTokenPatienceNs. False if there was no change
@@ -301,9 +303,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void on_control(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void answer_switch() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void maybe_switched() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  bool tx_is_held() noexcept;
   void sleep_while_held(std::int64_t deadline_ns) noexcept;
-  // Nothing more comes of it: service() does nothing.
+  // service() brings no channel of it back to life: a call inside must not ask for that.
   bool is_over() const noexcept { return state() == State::kReset || state() == State::kClosed; }
   void give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void leave_or_give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);

@@ -96,7 +96,12 @@ void Stream::service() noexcept {
 }
 
 void Stream::service_locked() noexcept {
-  if (state() == State::kClosed) return;
+  if (state() == State::kClosed) {
+    // A call of another thread's may be inside still, and the peer's end is for it.
+    ControlMessage m;
+    while (channel_ != nullptr && channel_->take_control(m)) on_control(m);
+    return;
+  }
   const bool frames_waited = frames_sent_ < frames_size_;
   push_frames();
   if (frames_waited && state() == State::kOnTcp && kernel_takes_bytes()) {

@@ -398,7 +398,7 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
       channel_->progress();
       view = channel_->rx_view();
     }
-    if (view.size == 0 && channel_->control_pending() && !is_over()) return {Step::kService, 0, 0};
+    if (view.size == 0 && channel_->control_pending()) return {Step::kService, 0, 0};
   }
   const std::size_t wanted = total_bytes(iov, count_iov) - skip;
   if (view.size == 0) {
@@ -406,8 +406,8 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
     // In the kernel's order: the peer's end, a reset, our own shutdown.
     if (ended || peer_closed_) return {Step::kDone, 0, 0};
     if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};
-    if (shut_rd_ || is_over()) return {Step::kDone, 0, 0};
-    if (channel_->failed()) return {Step::kService, 0, 0};
+    if (shut_rd_ || state() == State::kReset) return {Step::kDone, 0, 0};
+    if (channel_->failed()) return {is_over() ? Step::kDone : Step::kService, 0, 0};
     return {Step::kWouldBlock, 0, 0};
   }
   const std::size_t n = std::min(wanted, view.size);

@@ -93,7 +93,8 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
           shutdowns_.load(std::memory_order_relaxed) + (fin_at_ != kNoBoundary ? 1U : 0U);
       plan.channel_generation = channel_generation_;
       // Closed: by a thread that did not wait for this one, which is inside a call.
-      if (state() == State::kReset || (state() == State::kClosed && channel_ != nullptr)) {
+      const bool closed = state() == State::kClosed && channel_ != nullptr && channel_->failed();
+      if (state() == State::kReset || closed) {
         ready = kReadBits | kWriteBits | POLLRDHUP | POLLHUP;
         if (error_.load(std::memory_order_relaxed) != 0) ready |= POLLERR;
         plan.ready = ready & static_cast<short>(events | kAlwaysBits);
@@ -240,6 +241,8 @@ bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool rest
 }
 
 bool Stream::tx_is_held() noexcept {
+  const State now = state();  // on a channel or on TCP: without a lock
+  if (now != State::kSwitching && now != State::kResuming) return false;
   MutexLock tx(tx_mutex_);
   return tx_ == Tx::kFrozen || tx_ == Tx::kToken || tx_ == Tx::kReplay;
 }

@@ -176,7 +176,7 @@ inline constexpr int kPrivateDescriptorBase = 768;
 // time.
 //
 // Never waits for more than kPatience: whoever has the turn may be what a signal's handler
-// interrupted, or a child of vfork(2) that was killed. Then it is taken from him.
+// interrupted. Then it is taken from him.
 class DescriptorTurn {
  public:
   DescriptorTurn() noexcept {

@@ -233,9 +233,7 @@ void run_crowd(std::uint32_t mode, unsigned seed) {
       for (auto& p : pairs) p->channels_up();
     }
     const std::size_t i = random() % kPairs;
-    // One that does not wait might make an end of a switch that takes long.
-    while (pairs[i]->a->state() == State::kSwitching) std::this_thread::yield();
-    const ssize_t n = send_text(*pairs[i]->a, std::string(1 + random() % 200, 'x'));
+    const ssize_t n = send_text_unless_held(*pairs[i]->a, std::string(1 + random() % 200, 'x'));
     if (n > 0) sent[i] += static_cast<std::uint64_t>(n);
     if (n < 0) std::this_thread::yield();
   }

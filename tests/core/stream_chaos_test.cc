@@ -164,6 +164,8 @@ class Chaos {
 
   void put(Side& s, std::size_t n) {
     if (s.dead) return;
+    // Now and then it waits for the change in vain, and makes an end of it.
+    if (s.stream->tx_is_held() && !s.shut_wr && !chance(16)) return;
     std::vector<unsigned char> bytes(n);
     for (std::size_t i = 0; i < n; ++i) bytes[i] = byte_at(s.index, s.sent + i);
     iovec iov{bytes.data(), n};

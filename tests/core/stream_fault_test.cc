@@ -52,7 +52,7 @@ Outcome run_dialogue(std::vector<Fault> faults_a, std::vector<Fault> faults_b) {
   bool b_eof = false;
   const auto push = [](Stream& s, std::string& text) {
     if (text.empty()) return;
-    const ssize_t n = send_text(s, text);
+    const ssize_t n = send_text_unless_held(s, text);
     if (n > 0) text.erase(0, static_cast<std::size_t>(n));
   };
   const auto pull = [](Stream& s, std::string& got, bool& eof) {

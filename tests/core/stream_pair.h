@@ -129,6 +129,17 @@ struct StreamPair {
   std::uint32_t ring_bytes;
 };
 
+// As a program that finds no room while the stream changes its carrier and does not wait for it: where one
+// thread plays program and agents nobody else would bring the change to its end.
+inline ssize_t send_text_unless_held(Stream& s, const std::string& text) {
+  if (s.tx_is_held()) {
+    errno = EAGAIN;
+    return -1;
+  }
+  iovec iov{const_cast<char*>(text.data()), text.size()};
+  return s.send(&iov, 1, MSG_NOSIGNAL);
+}
+
 inline ssize_t send_text(Stream& s, const std::string& text, int flags = 0) {
   iovec iov{const_cast<char*>(text.data()), text.size()};
   return s.send(&iov, 1, flags | MSG_NOSIGNAL);

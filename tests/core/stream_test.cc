@@ -56,9 +56,7 @@ TEST(Stream, AServerAnswersOnlyWhenItHasReadAllThatCameBefore) {
   ASSERT_TRUE(readable(p.b_fd, 1000));
   EXPECT_FALSE(p.b->all_read());
   p.start();
-  auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(ca), p.b_nonce);
-  p.b->channel_up(std::move(cb), p.a_nonce);
+  p.channels_up();
   p.b->service();
   p.a->service();
   EXPECT_FALSE(p.b->settled());
@@ -72,9 +70,7 @@ TEST(Stream, AClientIsNotStoppedForLongByAServerThatDoesNotRead) {
   EXPECT_EQ(6, send_text(*p.a, "before"));
   ASSERT_TRUE(readable(p.b_fd, 1000));
   p.start();
-  auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(ca), p.b_nonce);
-  p.b->channel_up(std::move(cb), p.a_nonce);
+  p.channels_up();
   p.b->service();
   EXPECT_LE(p.b->interest().deadline_ns, sys::now_ns() + Stream::kReadTimeoutNs);
   ASSERT_TRUE(p.pump_until([&] {
@@ -92,9 +88,7 @@ TEST(Stream, LeavingInTheMiddleOfTheSwitchLeavesNoFrameInTheKernel) {
   for (int services = 0; services < 8; ++services) {
     StreamPair p;
     p.start();
-    auto [ca, cb] = make_shm_pair(p.ring_bytes);
-    p.a->channel_up(std::move(ca), p.b_nonce);
-    p.b->channel_up(std::move(cb), p.a_nonce);
+    p.channels_up();
     for (int i = 0; i < services; ++i) (i % 2 == 0 ? p.b : p.a)->service();
     p.b->leave_channel(Reason::kFork);
     ASSERT_TRUE(p.pump_until([&] { return p.b->settled() && p.a->settled(); })) << services;
@@ -544,9 +538,7 @@ TEST(Stream, CloseWithBytesUnreadFromBeforeAGivenUpSwitchResetsThePeer) {
 TEST(Stream, TheAskedEndNoticesUntrackedBytesBeforeItCommits) {
   StreamPair p;
   p.start();
-  auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(ca), p.b_nonce);
-  p.b->channel_up(std::move(cb), p.a_nonce);
+  p.channels_up();
   ASSERT_EQ(1, ::send(p.b_fd, "?", 1, 0));
   ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnTcp && p.b->state() == kOnTcp; }));
   EXPECT_EQ(Reason::kUntrackedIo, p.b->reason());
