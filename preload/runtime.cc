@@ -279,14 +279,11 @@ bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {
   return via_shm || via_rdma;
 }
 
-SocketRef adopt(int fd, StreamRole role, const StreamConfig& config, bool nonblocking,
-                bool fresh) noexcept {
+SocketRef adopt(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
+                bool nonblocking, bool fresh) noexcept {
   const int saved = errno;
   SocketRef socket;
-  FourTuple tuple;
-  Agent* agent = existing_agent();
-  if (agent != nullptr && Endpoint::local_of(fd, tuple.local) &&
-      Endpoint::peer_of(fd, tuple.remote)) {
+  if (Agent* agent = existing_agent()) {
     StreamPtr stream = agent->open_stream(fd, role, tuple, config, nonblocking);
     if (stream != nullptr) {
       if (!fresh) epolls::take_over(fd, stream);
@@ -348,16 +345,17 @@ void inherit(int fd, const SocketRef& socket) noexcept {
 bool established(int fd, const SocketRef& socket) noexcept {
   const int saved = errno;
   const unsigned forks_before = forks();
-  Endpoint peer;
+  FourTuple tuple;
   // Two threads may find it connected at once; one of them makes the stream.
   bool connected = false;
   {
     MutexLock lock(establish_mutex);
     if (socket.is(Socket::Kind::kStream)) return true;
-    if (socket.is(Socket::Kind::kConnecting) && Endpoint::peer_of(fd, peer)) {
+    if (socket.is(Socket::Kind::kConnecting) && Endpoint::peer_of(fd, tuple.remote) &&
+        Endpoint::local_of(fd, tuple.local)) {
       const int flags = sys::fcntl(fd, F_GETFL);
-      connected = static_cast<bool>(
-          adopt(fd, StreamRole::kConnect, socket->config, (flags & O_NONBLOCK) != 0, false));
+      connected = static_cast<bool>(adopt(fd, StreamRole::kConnect, tuple, socket->config,
+                                          (flags & O_NONBLOCK) != 0, false));
     }
   }
   Stream* stream = connected ? socket.stream() : nullptr;

@@ -26,8 +26,8 @@ bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept;
 
 // Makes `fd`, a connected TCP socket, a managed stream if it can be. `fresh`: the number was made by
 // this very call (accept), so nothing can have been done with it yet.
-SocketRef adopt(int fd, StreamRole role, const StreamConfig& config, bool nonblocking,
-                bool fresh) noexcept;
+SocketRef adopt(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
+                bool nonblocking, bool fresh) noexcept;
 // The child of a fork makes a call on a stream that it has inherited: it gets one of its own.
 void inherit(int fd, const SocketRef& socket) noexcept;
 // The program is about to have its system calls filtered (seccomp(2)), and has not reckoned with those of

@@ -64,7 +64,7 @@ void consider_accepted(int fd, bool nonblocking, unsigned forks) noexcept {
   StreamConfig config;
   if (!runtime::match(StreamRole::kAccept, tuple.local, tuple.remote, config)) return;
   const SocketRef socket =
-      runtime::adopt(fd, StreamRole::kAccept, config, nonblocking, true);
+      runtime::adopt(fd, StreamRole::kAccept, tuple, config, nonblocking, true);
   if (socket.stream() == nullptr) return;
   // A child that was forked between the kernel's accept() and here has it, and is not known to.
   if (runtime::forks() != forks) socket.stream()->pin(Reason::kFork, 0);

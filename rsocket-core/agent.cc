@@ -108,6 +108,7 @@ StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
   static std::atomic<std::uint64_t> next_id{1};
   const int saved = errno;
   StreamPtr stream;
+  bool expected = false;
   if (ensure_thread()) {
     try {
       stream = std::make_shared<Stream>(this, segment_, next_id.fetch_add(1), fd, role, tuple,
@@ -120,6 +121,7 @@ StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
       MutexLock lock(mutex_);
       streams_[stream->id()] = stream;
       if (role == StreamRole::kAccept) accepted_[tuple] = stream;
+      expected = role == StreamRole::kAccept && requests_wait_.load(std::memory_order_relaxed);
     } catch (const std::bad_alloc&) {
       stream.reset();
     }
@@ -129,7 +131,8 @@ StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
     family_.keep(share);
     if (!inherited) family_.release(share);
   }
-  if (stream != nullptr && role == StreamRole::kAccept) {
+  // A wake-up of the agent thread costs more than all the rest of this.
+  if (stream != nullptr && (needs_to_be_found(*stream) || expected)) {
     post({Task::kOffer, stream, {}, -1, {}});
   }
   errno = saved;
@@ -353,6 +356,9 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&unknown_) std::map<PromotionId, Unknown>;
   new (&peers_without_) std::map<Endpoint, std::int64_t>;
   new (&answering_) std::map<Endpoint, Answering>;
+  requests_wait_.store(false);
+  found_over_shm_.store(false);
+  found_over_rdma_.store(false);
   listen_again_ns_ = kForever;
   listen_pause_ns_ = kListenAgainNs;
   new (&leaders_) std::map<pid_t, int>;
@@ -382,6 +388,7 @@ void Agent::run() noexcept {
   epoll_event events[64];
   for (;;) {
     run_commands();
+    if (unknown_.empty()) requests_wait_.store(false, std::memory_order_relaxed);
     const std::int64_t deadline = next_deadline();
     int timeout_ms = -1;
     if (deadline != kForever) {

@@ -192,6 +192,7 @@ class Agent final : public StreamHost, public TransportEvents {
   bool watch_leader(pid_t process) noexcept;
   void forget_leaders() noexcept;
   void offer(const StreamPtr& stream) noexcept;
+  bool needs_to_be_found(const Stream& stream) noexcept;
   void be_found(const StreamConfig& config) noexcept;
   bool look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
                bool last) noexcept;
@@ -221,6 +222,11 @@ class Agent final : public StreamHost, public TransportEvents {
   std::atomic<int> epoll_fd_{-1};
   std::atomic<int> wake_fd_{-1};
   std::atomic<bool> running_{false};
+  // unknown_ may have something in it: whoever enters a connection in accepted_ tells the agent thread.
+  // Set with mutex_ held before accepted_ is looked at, so that one of the two sees the other.
+  std::atomic<bool> requests_wait_{false};
+  std::atomic<bool> found_over_shm_{false};  // or will be: the agent thread has been told, see be_found()
+  std::atomic<bool> found_over_rdma_{false};
   std::atomic<bool> held_{false};  // no promotion begins: the process leaves its channels
 
   // Agent thread only.

@@ -337,6 +337,7 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
   StreamPtr stream;
   {
     MutexLock lock(mutex_);
+    requests_wait_.store(true, std::memory_order_relaxed);
     const auto it = accepted_.find(request.tuple);
     if (it != accepted_.end()) stream = it->second.lock();
   }
@@ -390,6 +391,16 @@ void Agent::look_again(std::int64_t now_ns) noexcept {
     if (look_up(*asked.transport, id, asked.request, last)) unknown_.erase(id);
     it = unknown_.upper_bound(id);
   }
+}
+
+// True for the first that is, of each carrier.
+bool Agent::needs_to_be_found(const Stream& stream) noexcept {
+  if (stream.share() == 0) return false;
+  const auto first = [](bool wanted, std::atomic<bool>& known) noexcept {
+    return wanted && !known.load(std::memory_order_relaxed) && !known.exchange(true);
+  };
+  const bool over_shm = first(stream.config().via_shm, found_over_shm_);
+  return first(stream.config().via_rdma, found_over_rdma_) || over_shm;
 }
 
 // Where this process can be asked for what it holds, for those whom the family sends here.

@@ -107,6 +107,7 @@ void Stream::renumber(int new_fd) noexcept {
 bool Stream::close_by_program(bool busy) noexcept {
   const int saved = errno;
   bool close_now;
+  bool known_to_agent;
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
@@ -115,7 +116,8 @@ bool Stream::close_by_program(bool busy) noexcept {
     if (channel_ != nullptr) channel_->progress();
     const bool on_kernel = channel_ == nullptr && !gave_up_ && kernel_takes_bytes();
     close_now = on_kernel || peer_closed_ || state() == State::kReset;
-    host_->unwatch(*this, fd());
+    known_to_agent = known_to_agent_.load(std::memory_order_relaxed) || !close_now;
+    if (known_to_agent) host_->unwatch(*this, fd());
     bool abort = false;
     if (!close_now) {
       linger option{};
@@ -172,7 +174,7 @@ bool Stream::close_by_program(bool busy) noexcept {
     }
   }
   publish_state();
-  host_->attend(*this);
+  if (known_to_agent) host_->attend(*this);
   if (busy) wake_all();
   errno = saved;
   return close_now;

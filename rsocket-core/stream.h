@@ -241,7 +241,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
     agent_on_channel_.store(yes, std::memory_order_relaxed);
   }
   // True once: the caller is the one to queue this stream for the agent.
-  bool claim_attention() noexcept { return !queued_.exchange(true, std::memory_order_acq_rel); }
+  bool claim_attention() noexcept {
+    known_to_agent_.store(true, std::memory_order_relaxed);
+    return !queued_.exchange(true, std::memory_order_acq_rel);
+  }
   void attention_given() noexcept { queued_.store(false, std::memory_order_release); }
 
  private:
@@ -362,6 +365,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<bool> shared_{false};
   std::atomic<std::uint64_t> share_{0};
   std::atomic<bool> queued_{false};
+  std::atomic<bool> known_to_agent_{false};  // it may keep or watch it
   std::atomic<unsigned> spin_score_{8};  // 0..16: how often spinning paid lately
 
   WaitList waiters_;

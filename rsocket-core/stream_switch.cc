@@ -103,6 +103,7 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   MutexLock rx(rx_mutex_);
   if (state() != State::kOnTcp || pinned_ || app_closed_ || shared()) return Reason::kBusy;
   step(StreamEvent::kStart, Reason::kPending);
+  known_to_agent_.store(true, std::memory_order_relaxed);
   nonce_ = nonce;
   peer_announced_ = answered_ = frozen_ = token_sent_ = token_seen_ = false;
   resume_sent_ = resume_seen_ = wrote_since_freeze_ = false;

@@ -1,6 +1,8 @@
 // Servers that fork: who has the connection is found, and is promoted when nobody else has it.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -381,6 +383,31 @@ TEST_F(ForkingTest, ProcessesThatHaveNothingToDoSleep) {
   const std::uint64_t before = sleeps(processes);
   pause(2000);
   EXPECT_EQ(sleeps(processes), before);
+}
+
+// Its wake-ups would be half of what a short connection costs.
+TEST_F(ForkingTest, ConnectionsThatStayOnTcpDoNotWakeTheLibrarysThread) {
+  const auto server = start_server({"prefork", "1"});
+  const auto serve_one = [&] {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port_)));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    char byte = 0;
+    const bool served = ::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+                        ::send(fd, "\n", 1, 0) == 1 && ::recv(fd, &byte, 1, 0) == 1;
+    ::close(fd);
+    return served;
+  };
+  constexpr unsigned kConnections = 200;
+  ASSERT_TRUE(serve_one());  // for the first there is something to do
+  ASSERT_TRUE(server->wait_for(" serves ", kTimeoutMs));
+  const std::size_t line = server->out().rfind('\n', server->out().find(" serves ")) + 1;
+  const std::set<pid_t> processes{std::stoi(server->out().substr(line))};
+  const std::uint64_t before = sleeps(processes);
+  for (unsigned i = 0; i < kConnections; ++i) ASSERT_TRUE(serve_one());
+  EXPECT_LT(sleeps(processes) - before, kConnections / 4);
 }
 
 TEST_F(ForkingTest, AClientsChildIsPromotedWhenTheClientHasEnded) {
