@@ -21,6 +21,7 @@ from . import support
 
 AT_ONCE = {"promote_after": "{ messages = 0 }", "wait": '"5s"'}
 IDLE_S = 2
+IDLE_WINDOWS = 5
 TICK_S = 1 / procstat.TICKS_PER_S
 BIG_BYTES = 3_000_000
 SEED = 20240229
@@ -77,12 +78,17 @@ def check_promoted(host, pid, bytes_at_least):
 
 
 def check_idle(*pids, ticks=0):
-    """Servers that nobody asks for anything use no processor; `ticks`: what their own timers take."""
-    before = {pid: procstat.read(pid).cpu_s for pid in pids}
-    time.sleep(IDLE_S)  # the condition is what happens in this time
-    for pid, cpu_s in before.items():
-        used = procstat.read(pid).cpu_s - cpu_s
-        assert used < (ticks + 0.5) * TICK_S, f"{used:.2f} s of {IDLE_S} s idle in process {pid}"
+    """Servers that nobody asks for anything use no processor; `ticks`: what their own timers take.
+
+    What they have still to do for those who asked before ends some time: one window of several counts.
+    """
+    for pid in pids:
+        windows = []
+        while not windows or min(windows) > ticks:
+            assert len(windows) < IDLE_WINDOWS, f"ticks in {IDLE_S} s idle in process {pid}: {windows}"
+            before = procstat.read(pid).cpu_s
+            time.sleep(IDLE_S)  # the condition is what happens in this time
+            windows.append(round((procstat.read(pid).cpu_s - before) / TICK_S))
 
 
 @pytest.fixture(name="eager")
