@@ -13,6 +13,8 @@
 #include <mutex>
 #include <string>
 
+#include "rsocket-core/signals.h"
+
 namespace ringroad::preload::log {
 namespace {
 
@@ -82,6 +84,7 @@ void start(const char* destination, const char* level, const char* program) noex
 
 void write(Level level, const char* line) noexcept {
   if (logger == nullptr) return;
+  const signals::Later not_now;  // the sink has a lock
   const int saved = errno;
   try {
     logger->log(to_spdlog(level), "{}", line);

@@ -138,6 +138,7 @@ void after_fork_parent() noexcept {
 
 void after_fork_child() noexcept {
   sys::DescriptorTurn::forget();
+  signals::forget_after_fork();
   Agent* agent = the_agent.load();
   if (agent == nullptr) return;
   claim_memory();
@@ -281,6 +282,7 @@ bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {
 
 SocketRef adopt(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
                 bool nonblocking, bool fresh) noexcept {
+  const signals::Later whole;
   const int saved = errno;
   SocketRef socket;
   if (Agent* agent = existing_agent()) {

@@ -74,10 +74,7 @@ bool Agent::ensure_thread() noexcept {
 }
 
 void Agent::post(Command command) noexcept {
-  if (!running_.load(std::memory_order_acquire)) {
-    if (command.stream != nullptr) command.stream->attention_given();
-    return;
-  }
+  if (!running_.load(std::memory_order_acquire)) return;
   try {
     MutexLock lock(queue_mutex_);
     queue_.push_back(std::move(command));
@@ -207,15 +204,25 @@ void Agent::unlisten(const Endpoint& local) noexcept {
 }
 
 void Agent::attend(Stream& stream) noexcept {
+  if (!stream.claim_attention()) return;
+  if (!running_.load(std::memory_order_acquire)) {
+    stream.attention_given();
+    return;
+  }
   const int saved = errno;
-  if (stream.claim_attention()) post({Task::kAttend, stream.shared_from_this(), {}, -1, {}});
+  {
+    MutexLock lock(queue_mutex_);
+    StreamPtr& end = attended_ == nullptr ? attended_ : last_attended_->next_queued;
+    end = stream.shared_from_this();
+    last_attended_ = &stream;
+  }
+  sys::signal_eventfd(wake_fd_.load(std::memory_order_relaxed));
   errno = saved;
 }
 
 void Agent::start_promotion(Stream& stream) noexcept {
-  const int saved = errno;
-  post({Task::kStart, stream.shared_from_this(), {}, -1, {}});
-  errno = saved;
+  stream.wants_promotion.store(true, std::memory_order_release);
+  attend(stream);
 }
 
 void Agent::unwatch(Stream&, int old_fd) noexcept {
@@ -229,34 +236,39 @@ bool Agent::has_streams() noexcept {
   return !streams_.empty();
 }
 
-void Agent::pin_unshareable() noexcept {
-  std::vector<StreamPtr> all;
-  try {
-    MutexLock lock(mutex_);
-    for (const auto& [id, weak] : streams_) {
-      if (StreamPtr stream = weak.lock()) all.push_back(std::move(stream));
+// Each that there is now, oldest first, with no lock held.
+template <typename Act>
+void Agent::each_stream(Act act) noexcept {
+  std::uint64_t done = 0;
+  std::uint64_t last = 0;
+  for (;;) {
+    StreamPtr stream;
+    {
+      MutexLock lock(mutex_);
+      if (last == 0 && !streams_.empty()) last = streams_.rbegin()->first;
+      auto next = streams_.upper_bound(done);
+      while (next != streams_.end() && (stream = next->second.lock()) == nullptr) ++next;
+      if (next == streams_.end() || next->first > last) return;
+      done = next->first;
     }
-  } catch (const std::bad_alloc&) {
-    return;
-  }
-  for (const StreamPtr& stream : all) {
-    const State state = stream->state();
-    if (state != State::kOnTcp && state != State::kConnecting) continue;
-    if (!stream->can_be_shared()) stream->pin(Reason::kFork, 0);
+    if (!act(stream)) return;
   }
 }
 
+void Agent::pin_unshareable() noexcept {
+  each_stream([](const StreamPtr& stream) noexcept {
+    const State state = stream->state();
+    const bool on_tcp = state == State::kOnTcp || state == State::kConnecting;
+    if (on_tcp && !stream->can_be_shared()) stream->pin(Reason::kFork, 0);
+    return true;
+  });
+}
+
 void Agent::pin_all(Reason reason) noexcept {
-  std::vector<StreamPtr> all;
-  try {
-    MutexLock lock(mutex_);
-    for (const auto& [id, weak] : streams_) {
-      if (StreamPtr stream = weak.lock()) all.push_back(std::move(stream));
-    }
-  } catch (const std::bad_alloc&) {
-    return;
-  }
-  for (const StreamPtr& stream : all) stream->pin(reason, 0);
+  each_stream([&](const StreamPtr& stream) noexcept {
+    stream->pin(reason, 0);
+    return true;
+  });
 }
 
 bool Agent::holds_alone(const Stream& stream) noexcept {
@@ -268,16 +280,7 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   if (reason == Reason::kFork) held_.store(true);
   if (!running_.load(std::memory_order_acquire)) return;
   const std::int64_t deadline = sys::now_ns() + timeout_ns;
-  std::vector<StreamPtr> all;
-  try {
-    MutexLock lock(mutex_);
-    for (const auto& [id, weak] : streams_) {
-      if (StreamPtr stream = weak.lock()) all.push_back(std::move(stream));
-    }
-  } catch (const std::bad_alloc&) {
-    return;
-  }
-  for (const StreamPtr& stream : all) {
+  each_stream([&](const StreamPtr& stream) noexcept {
     const State state = stream->state();
     if (reason != Reason::kFork) {
       stream->pin(reason, 0);
@@ -286,24 +289,26 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
     } else if (state != State::kOnTcp) {
       stream->pin(reason, 0);
     }
-  }
-  // Streams that the program has closed already drain by themselves; wait for those too.
+    return true;
+  });
   Waiter waiter;
   waiter.events = POLLIN | POLLOUT;
   waiter.wake_fd = thread_wake_fd();
-  for (const StreamPtr& stream : all) {
-    while (waiter.wake_fd >= 0 && !stream->settled()) {
+  if (waiter.wake_fd < 0) return;
+  each_stream([&](const StreamPtr& stream) noexcept {
+    for (std::int64_t left = 1; !stream->settled(); ) {
+      if (left <= 0) return false;
       stream->waiters().add(waiter);
-      const std::int64_t left = deadline - sys::now_ns();
+      left = deadline - sys::now_ns();
       if (!stream->settled() && left > 0) {
         pollfd fds{waiter.wake_fd, POLLIN, 0};
         timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
         if (sys::ppoll(&fds, 1, &timeout, nullptr) > 0) sys::drain_eventfd(waiter.wake_fd);
       }
       stream->waiters().remove(waiter);
-      if (left <= 0) return;
     }
-  }
+    return true;
+  });
 }
 
 // ---- fork
@@ -347,6 +352,7 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   sys::close_quietly(epoll_fd_.exchange(-1));
   sys::close_quietly(wake_fd_.exchange(-1));
   new (&queue_) std::vector<Command>;
+  new (&attended_) StreamPtr;
   new (&accepted_) std::map<FourTuple, std::weak_ptr<Stream>>;
   new (&streams_) std::map<std::uint64_t, std::weak_ptr<Stream>>;
   new (&watched_) std::map<std::uint64_t, Watched>;
@@ -423,20 +429,14 @@ void Agent::run() noexcept {
 
 void Agent::run_commands() noexcept {
   std::vector<Command> commands;
+  StreamPtr attended;
   {
     MutexLock lock(queue_mutex_);
     commands.swap(queue_);
+    attended.swap(attended_);
   }
   for (Command& command : commands) {
     switch (command.task) {
-      case Task::kAttend:
-        command.stream->attention_given();
-        if (command.stream->read_since_asked()) offer(command.stream);
-        serve(command.stream);
-        break;
-      case Task::kStart:
-        start(command.stream);
-        break;
       case Task::kOffer:
         offer(command.stream);
         break;
@@ -450,6 +450,14 @@ void Agent::run_commands() noexcept {
         do_unlisten(command.endpoint, command.rendezvous);
         break;
     }
+  }
+  while (attended != nullptr) {
+    const StreamPtr stream = std::move(attended);
+    attended = std::move(stream->next_queued);
+    stream->attention_given();
+    if (stream->wants_promotion.exchange(false, std::memory_order_acq_rel)) start(stream);
+    if (stream->read_since_asked()) offer(stream);
+    serve(stream);
   }
 }
 

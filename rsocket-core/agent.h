@@ -123,7 +123,7 @@ class Agent final : public StreamHost, public TransportEvents {
     At shm = At::kNowhere;
     At rdma = At::kNowhere;
   };
-  enum class Task : std::uint8_t { kAttend, kStart, kListen, kUnlisten, kOffer };
+  enum class Task : std::uint8_t { kListen, kUnlisten, kOffer };
   // An eventfd that is signalled when a command was carried out.
   struct Done {
     ~Done();
@@ -161,6 +161,8 @@ class Agent final : public StreamHost, public TransportEvents {
 
   StreamPtr make_stream(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
                         bool nonblocking, bool inherited, std::uint64_t share) noexcept;
+  template <typename Act>
+  void each_stream(Act act) noexcept RR_EXCLUDES(mutex_);  // until act(stream) is false
   bool ensure_thread() noexcept RR_EXCLUDES(mutex_);
   void post(Command command) noexcept;
   static void* thread_main(void* self) noexcept;
@@ -219,6 +221,10 @@ class Agent final : public StreamHost, public TransportEvents {
   // A leaf: taken with streams' locks held.
   Mutex queue_mutex_;
   std::vector<Command> queue_ RR_GUARDED_BY(queue_mutex_);
+  // Streams for serve(), in a list of their own: nothing is allocated on the data path, nor for what a
+  // signal handler may call, such as _exit(2).
+  StreamPtr attended_ RR_GUARDED_BY(queue_mutex_);
+  Stream* last_attended_ RR_GUARDED_BY(queue_mutex_) = nullptr;
   std::atomic<int> epoll_fd_{-1};
   std::atomic<int> wake_fd_{-1};
   std::atomic<bool> running_{false};

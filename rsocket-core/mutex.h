@@ -1,5 +1,6 @@
 // Mutexes with clang's thread-safety annotations (-Wthread-safety), and the order in which they are
-// taken. A lock is never held across a call that may sleep in the kernel.
+// taken. A lock is never held across a call that may sleep in the kernel, nor while a signal handler of
+// the program's runs.
 //
 // Rank (take in this order only):
 //   1 DescriptorTable::mutex_  who has which number
@@ -14,6 +15,8 @@
 #pragma once
 
 #include <pthread.h>
+
+#include "rsocket-core/signals.h"
 
 #if defined(__clang__)
 #define RR_ANNOTATE(x) __attribute__((x))
@@ -39,11 +42,22 @@ class RR_CAPABILITY("mutex") Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  void lock() noexcept RR_ACQUIRE() { pthread_mutex_lock(&mutex_); }
-  bool try_lock() noexcept RR_TRY_ACQUIRE(true) { return pthread_mutex_trylock(&mutex_) == 0; }
-  void unlock() noexcept RR_RELEASE() { pthread_mutex_unlock(&mutex_); }
+  void lock() noexcept RR_ACQUIRE() {
+    signals::begin();
+    pthread_mutex_lock(&mutex_);
+  }
+  bool try_lock() noexcept RR_TRY_ACQUIRE(true) {
+    signals::begin();
+    if (pthread_mutex_trylock(&mutex_) == 0) return true;
+    signals::end();
+    return false;
+  }
+  void unlock() noexcept RR_RELEASE() {
+    pthread_mutex_unlock(&mutex_);
+    signals::end();
+  }
 
-  // In the child of a fork only: nobody else is left who could hold it.
+  // In the child of a fork only: nobody else is left who could hold it. See signals::forget_after_fork().
   void reset_after_fork() noexcept { mutex_ = PTHREAD_MUTEX_INITIALIZER; }
 
  private:

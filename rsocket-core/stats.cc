@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "rsocket-core/signals.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad::stats {
@@ -95,6 +96,7 @@ Segment::~Segment() {
 }
 
 StreamSlot* Segment::acquire() noexcept {
+  const signals::Later not_now;
   while (busy_.test_and_set(std::memory_order_acquire)) {
   }
   std::uint32_t index = kSlots;
@@ -127,6 +129,7 @@ StreamSlot* Segment::acquire() noexcept {
 }
 
 void Segment::release(StreamSlot* slot) noexcept {
+  const signals::Later not_now;
   Counters& closed = header_->closed;
   const Counters& c = slot->counters;
   while (busy_.test_and_set(std::memory_order_acquire)) {

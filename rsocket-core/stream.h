@@ -246,6 +246,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
     return !queued_.exchange(true, std::memory_order_acq_rel);
   }
   void attention_given() noexcept { queued_.store(false, std::memory_order_release); }
+  // The next in the agent's queue, and whether it is there for start_promotion(); the agent's.
+  StreamPtr next_queued;
+  std::atomic<bool> wants_promotion{false};
 
  private:
   enum class Tx : std::uint8_t {

@@ -106,6 +106,7 @@ Stream::IoResult Stream::kernel_refused(std::size_t done) noexcept {
 // ---- Sending
 
 ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
+  const signals::Later whole;  // a handler sends before it or after it, not in between its pieces
   touch();
   const int saved_errno = errno;
   const std::size_t total = total_bytes(iov, count_iov);
@@ -270,6 +271,7 @@ void Stream::skip_verified() noexcept {
 }
 
 ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
+  const signals::Later whole;
   touch();
   const int saved_errno = errno;
   const std::size_t total = total_bytes(iov, count_iov);

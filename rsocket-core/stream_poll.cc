@@ -33,9 +33,9 @@ bool is_fault(int signo) noexcept {
          signo == SIGTRAP || signo == SIGSYS || signo == SIGABRT;
 }
 
-// A sleep of ours ended with EINTR. The kernel restarts recv(2) after handlers that were installed
-// with SA_RESTART and not after others, but ppoll(2) does not say which handler ran. So: restart
-// if every handler that this thread can have run, faults aside, asks for it.
+// For handlers that are not wrapped: the kernel restarts recv(2) after those that were installed with
+// SA_RESTART and not after others, but ppoll(2) does not say which handler ran. So: restart if every
+// handler that this thread can have run, faults aside, asks for it.
 bool every_handler_restarts() noexcept {
   sigset_t blocked;
   if (pthread_sigmask(SIG_SETMASK, nullptr, &blocked) != 0) return false;
@@ -52,8 +52,16 @@ bool every_handler_restarts() noexcept {
   return true;
 }
 
+// A sleep ended with EINTR: does the call go on?
+bool restarts() noexcept {
+  const unsigned ran = signals::thread_state.ran;
+  return ran == signals::kNone ? every_handler_restarts() : ran == signals::kRestarting;
+}
+
 // Sleeps until a descriptor is ready or the deadline is over. As ppoll(2).
 int sleep_on(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
+  const signals::Now handlers_run;
+  signals::thread_state.ran = signals::kNone;
   if (deadline_ns == kForever) return sys::ppoll(fds, count, nullptr, nullptr);
   const std::int64_t left = std::max<std::int64_t>(0, deadline_ns - sys::now_ns());
   timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
@@ -232,7 +240,7 @@ bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool rest
     }
     if (n == 0 && until != deadline_ns) return true;
     if (n < 0 && sleep_errno == EINTR && restart && deadline_ns == kForever &&
-        every_handler_restarts()) {
+        restarts()) {
       continue;
     }
     errno = n == 0 ? EAGAIN : sleep_errno;

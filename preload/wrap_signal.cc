@@ -1,0 +1,142 @@
+// Handlers of signals: each that the program installs is wrapped, so that none runs while the thread holds
+// a lock of the library's (rsocket-core/signals.h). The program is told of its own.
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+
+#include "preload/real.h"
+#include "rsocket-core/signals.h"
+
+namespace {
+
+using namespace ringroad;
+using namespace ringroad::preload;
+
+using Handler = void (*)(int, siginfo_t*, void*);
+constexpr int kSignals = 65;  // 1 to 64, signal(7)
+
+// What the program has installed. Not one atomic: who installs two at once cannot tell which came first,
+// and a handler of either kind may be called with three arguments.
+struct Installed {
+  std::atomic<Handler> handler{nullptr};
+  std::atomic<int> flags{0};
+};
+Installed installed[kSignals];
+
+// A fault does not wait, abort(3) neither.
+bool can_wait(int signo) noexcept {
+  switch (signo) {
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+    case SIGTRAP:
+    case SIGSYS:
+    case SIGABRT:
+      return false;
+    default:
+      return signo > 0 && signo < kSignals;
+  }
+}
+
+void run_or_put_off(int signo, siginfo_t* info, void* context) {
+  if (signals::put_off(signo, info, context)) return;
+  const Installed& own = installed[signo];
+  const unsigned ran = signals::thread_state.ran;
+  own.handler.load(std::memory_order_relaxed)(signo, info, context);
+  // Whatever ran inside of it did not interrupt what it has interrupted.
+  const bool restarts = (own.flags.load(std::memory_order_relaxed) & SA_RESTART) != 0;
+  signals::thread_state.ran = ran | (restarts ? signals::kRestarting : signals::kInterrupting);
+}
+
+// One that the kernel takes away as it runs (SA_RESETHAND) would be gone where it was put off.
+bool to_be_wrapped(int signo, const struct sigaction& action) noexcept {
+  const sighandler_t handler = action.sa_handler;
+  return can_wait(signo) && handler != SIG_DFL && handler != SIG_IGN && handler != SIG_HOLD &&
+         handler != SIG_ERR && action.sa_sigaction != run_or_put_off &&
+         (static_cast<unsigned>(action.sa_flags) & SA_RESETHAND) == 0;
+}
+
+// signal(3) and its like have installed a handler as it is.
+void wrap_installed(int signo) noexcept {
+  const int saved = errno;
+  struct sigaction action {};
+  if (can_wait(signo) && real().sigaction(signo, nullptr, &action) == 0 &&
+      to_be_wrapped(signo, action)) {
+    rr_sigaction(signo, &action, nullptr);
+  }
+  errno = saved;
+}
+
+// The same, as signal(3) knows it.
+sighandler_t plain(Handler handler) noexcept {
+  struct sigaction action {};
+  action.sa_sigaction = handler;
+  return action.sa_handler;
+}
+
+template <typename Install>
+sighandler_t install(int signo, Install call) noexcept {
+  const Handler before =
+      can_wait(signo) ? installed[signo].handler.load(std::memory_order_relaxed) : nullptr;
+  const sighandler_t old = call();
+  if (old == SIG_ERR) return old;
+  wrap_installed(signo);
+  return old == plain(run_or_put_off) ? plain(before) : old;
+}
+
+}  // namespace
+
+int rr_sigaction(int signo, const struct sigaction* action, struct sigaction* old) {
+  if (!can_wait(signo)) return real().sigaction(signo, action, old);
+  Installed& own = installed[signo];
+  const Handler handler = own.handler.load(std::memory_order_relaxed);
+  const int flags = own.flags.load(std::memory_order_relaxed);
+  struct sigaction wrapped {};
+  const struct sigaction* to_install = action;
+  if (action != nullptr && to_be_wrapped(signo, *action)) {
+    wrapped = *action;
+    wrapped.sa_sigaction = run_or_put_off;
+    wrapped.sa_flags |= SA_SIGINFO;
+    to_install = &wrapped;
+    // First, as it may run at once.
+    own.handler.store(action->sa_sigaction, std::memory_order_relaxed);
+    own.flags.store(action->sa_flags, std::memory_order_relaxed);
+  }
+  const int result = real().sigaction(signo, to_install, old);
+  if (result != 0 && to_install == &wrapped) {
+    own.handler.store(handler, std::memory_order_relaxed);
+    own.flags.store(flags, std::memory_order_relaxed);
+  }
+  if (result == 0 && old != nullptr && old->sa_sigaction == run_or_put_off) {
+    old->sa_sigaction = handler;
+    old->sa_flags = (old->sa_flags & ~SA_SIGINFO) | (flags & SA_SIGINFO);
+  }
+  return result;
+}
+
+sighandler_t rr_signal(int signo, sighandler_t handler) {
+  return install(signo, [&] { return real().signal(signo, handler); });
+}
+
+sighandler_t rr___sysv_signal(int signo, sighandler_t handler) {
+  return install(signo, [&] { return real().__sysv_signal(signo, handler); });
+}
+
+sighandler_t rr_sigset(int signo, sighandler_t handler) {
+  return install(signo, [&] { return real().sigset(signo, handler); });
+}
+
+int rr_siginterrupt(int signo, int interrupts) {
+  const int result = real().siginterrupt(signo, interrupts);
+  struct sigaction action {};
+  const int saved = errno;
+  if (result == 0 && can_wait(signo) && real().sigaction(signo, nullptr, &action) == 0 &&
+      action.sa_sigaction == run_or_put_off) {
+    std::atomic<int>& flags = installed[signo].flags;
+    flags.store((flags.load(std::memory_order_relaxed) & ~SA_RESTART) | (action.sa_flags & SA_RESTART),
+                std::memory_order_relaxed);
+  }
+  errno = saved;
+  return result;
+}

@@ -1,0 +1,77 @@
+// Stretches of the library that no signal handler of the program's may interrupt.
+//
+// The program's handlers may call whatever signal-safety(7) allows, send(2) and recv(2) on a stream and
+// _exit(2) among it, while the very thread is inside the library with a lock. Blocking signals around
+// each stretch would cost two system calls. Instead the handlers that the program installs are wrapped
+// (preload/wrap_signal.cc): one that would run inside a stretch is put off to its end, as if the signal
+// had come a moment later. Handlers of faults are not wrapped, as those cannot wait.
+//
+// Thread rule: everything here concerns the calling thread alone.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+
+namespace ringroad::signals {
+
+// Bits: what SA_RESTART says of handlers that ran.
+constexpr unsigned kNone = 0;
+constexpr unsigned kRestarting = 1;
+constexpr unsigned kInterrupting = 2;
+
+struct ThreadState {
+  unsigned depth = 0;         // stretches around this point
+  unsigned ran = kNone;       // what the wrapped handlers were; a sleep clears it when it begins
+  std::uint64_t put_off = 0;  // signals that are blocked until depth is 0; bit 0 is signal 1
+};
+
+inline thread_local constinit ThreadState thread_state
+    __attribute__((tls_model("initial-exec")));
+
+// The kernel has them delivered before this returns. Keeps errno.
+void deliver() noexcept;
+
+// A handler can see the thread between any two instructions, but nobody else can.
+inline void begin() noexcept {
+  ++thread_state.depth;
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+inline void end() noexcept {
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  if (--thread_state.depth == 0 && __builtin_expect(thread_state.put_off != 0, 0)) deliver();
+}
+
+class Later {
+ public:
+  Later() noexcept { begin(); }
+  ~Later() { end(); }
+  Later(const Later&) = delete;
+  Later& operator=(const Later&) = delete;
+};
+
+// Inside a stretch, where the thread holds no lock and is about to sleep: handlers run here.
+class Now {
+ public:
+  Now() noexcept : depth_(thread_state.depth) {
+    thread_state.depth = 1;
+    end();
+  }
+  ~Now() {
+    thread_state.depth = depth_;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  }
+  Now(const Now&) = delete;
+  Now& operator=(const Now&) = delete;
+
+ private:
+  const unsigned depth_;
+};
+
+// For the wrapped handler. True: the signal was put off, and the handler is not to run. `context` is its
+// third argument.
+bool put_off(int signo, siginfo_t* info, void* context) noexcept;
+
+// In the child of a fork, which is inside the stretches of its parent's locks.
+void forget_after_fork() noexcept;
+
+}  // namespace ringroad::signals
