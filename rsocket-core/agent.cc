@@ -360,7 +360,7 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&promotions_) std::map<PromotionId, Promotion>;
   new (&channels_) std::map<PromotionId, std::uint64_t>;
   new (&unknown_) std::map<PromotionId, Unknown>;
-  new (&peers_without_) std::map<Endpoint, std::int64_t>;
+  new (&peers_without_) std::map<Endpoint, Absent>;
   new (&answering_) std::map<Endpoint, Answering>;
   requests_wait_.store(false);
   found_over_shm_.store(false);

@@ -98,10 +98,13 @@ class Agent final : public StreamHost, public TransportEvents {
  private:
   static constexpr std::int64_t kUnknownRequestNs = 1'000'000'000;
   static constexpr std::int64_t kPromotionTimeoutNs = 4'000'000'000;
-  static constexpr std::int64_t kPeerMemoryNs = 30'000'000'000;
+  // An address where nobody answers is asked again after the first, then after twice the last, up to the
+  // longest: a listener may be missing for a moment only.
+  static constexpr std::int64_t kFirstPeerMemoryNs = 1'000'000'000;
+  static constexpr std::int64_t kLongestPeerMemoryNs = 30'000'000'000;
   static constexpr std::size_t kPeerMemoryEntries = 1024;
   static constexpr std::size_t kMaxUnknownRequests = 1024;
-  static constexpr std::int64_t kListenWaitNs = 500'000'000;
+  static constexpr std::int64_t kListenWaitNs = 3'000'000'000;  // verbs libraries may take one
   // A listener's address that another process answers for, of which nobody tells when it stops: from the
   // first to the longest pause.
   static constexpr std::int64_t kListenAgainNs = 1'000'000'000;
@@ -203,6 +206,7 @@ class Agent final : public StreamHost, public TransportEvents {
               const StreamPtr& stream) noexcept;
   void settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_reason) noexcept;
   bool remembered_without(const Endpoint& peer) noexcept;
+  void remember_without(const Endpoint& peer) noexcept;
   void log_decision(const Stream& stream, const char* what, Reason reason,
                     Reason peer_reason) noexcept;
 
@@ -241,7 +245,11 @@ class Agent final : public StreamHost, public TransportEvents {
   std::map<PromotionId, Promotion> promotions_;
   std::map<PromotionId, std::uint64_t> channels_;  // promotion -> stream id, while watched
   std::map<PromotionId, Unknown> unknown_;
-  std::map<Endpoint, std::int64_t> peers_without_;  // until when
+  struct Absent {
+    std::int64_t until_ns = 0;
+    std::int64_t pause_ns = 0;
+  };
+  std::map<Endpoint, Absent> peers_without_;
   std::map<Endpoint, Answering> answering_;
   std::int64_t listen_again_ns_ = std::numeric_limits<std::int64_t>::max();
   std::int64_t listen_pause_ns_ = kListenAgainNs;

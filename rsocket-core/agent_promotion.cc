@@ -90,10 +90,17 @@ void Agent::log_decision(const Stream& stream, const char* what, Reason reason,
 
 bool Agent::remembered_without(const Endpoint& peer) noexcept {
   const auto it = peers_without_.find(peer);
-  if (it == peers_without_.end()) return false;
-  if (it->second > sys::now_ns()) return true;
-  peers_without_.erase(it);
-  return false;
+  return it != peers_without_.end() && it->second.until_ns > sys::now_ns();
+}
+
+void Agent::remember_without(const Endpoint& peer) noexcept {
+  try {
+    if (peers_without_.size() >= kPeerMemoryEntries) peers_without_.clear();
+    Absent& absent = peers_without_[peer];
+    absent.pause_ns = std::clamp(2 * absent.pause_ns, kFirstPeerMemoryNs, kLongestPeerMemoryNs);
+    absent.until_ns = sys::now_ns() + absent.pause_ns;
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void Agent::start(const StreamPtr& stream) noexcept {
@@ -484,6 +491,7 @@ void Agent::on_channel(Transport&, PromotionId id, const Nonce& peer_nonce,
   if (it == promotions_.end()) return;  // given up meanwhile; the peer sees the channel close
   const StreamPtr stream = it->second.stream;
   promotions_.erase(it);
+  peers_without_.erase(stream->tuple().remote);
   stream->channel_up(std::move(channel), peer_nonce);
   serve(stream);
   try {
@@ -510,13 +518,7 @@ void Agent::on_refused(Transport&, PromotionId id, Reason reason, Reason peer_re
     connect(promotion.stream, false, false);
     return;
   }
-  if (reason == Reason::kPeerHasNoRingroad) {
-    try {
-      if (peers_without_.size() >= kPeerMemoryEntries) peers_without_.clear();
-      peers_without_[promotion.stream->tuple().remote] = sys::now_ns() + kPeerMemoryNs;
-    } catch (const std::bad_alloc&) {
-    }
-  }
+  if (reason == Reason::kPeerHasNoRingroad) remember_without(promotion.stream->tuple().remote);
   settle_refusal(promotion.stream, reason, peer_reason);
 }
 

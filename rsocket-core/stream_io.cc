@@ -501,6 +501,8 @@ int Stream::unsent_bytes() noexcept {
   int in_kernel = 0;
   sys::ioctl(fd(), SIOCOUTQ, &in_kernel);
   if (channel_ == nullptr) return in_kernel;
+  // As the kernel counts what the peer's has not acknowledged, whether its program has read it or not.
+  if (channel_->delivered()) return 0;
   channel_->progress();
   return static_cast<int>(channel_->tx_head() - channel_->tx_consumed());
 }

@@ -63,6 +63,18 @@ void run(const std::vector<std::string>& environment, const std::string& runtime
   EXPECT_EQ(program.err(), "");
 }
 
+std::string reasons(const cli::Snapshot& snapshot) {
+  std::string all;
+  for (const cli::ProcessReport& process : snapshot.processes) {
+    for (const cli::StreamReport& stream : process.streams) {
+      all += std::to_string(process.pid) + ": " +
+             state_name(stream.state) + ", " + reason_name(stream.reason) + ", the peer: " +
+             reason_name(stream.peer_reason) + "\n";
+    }
+  }
+  return all;
+}
+
 void expect_on_channel(const Case& c, const cli::Snapshot& snapshot) {
   EXPECT_GE(snapshot.processes.size(), 2U);
   std::uint64_t promoted = 0;
@@ -70,10 +82,10 @@ void expect_on_channel(const Case& c, const cli::Snapshot& snapshot) {
     const cli::CarrierTraffic totals = process.totals();
     promoted += process.streams_promoted;
     if (!c.stays_on_channel) continue;
-    EXPECT_EQ(process.streams_promoted, process.streams_opened);
+    EXPECT_EQ(process.streams_promoted, process.streams_opened) << reasons(snapshot);
     EXPECT_EQ(totals.tcp.tx_bytes + totals.tcp.rx_bytes, 0U) << "bytes went over TCP";
   }
-  EXPECT_GT(promoted, 0U) << "no stream was ever on a channel";
+  EXPECT_GT(promoted, 0U) << "no stream was ever on a channel\n" << reasons(snapshot);
 }
 
 class DifferentialTest : public testing::TestWithParam<Case> {};

@@ -25,10 +25,15 @@ int left_ms(Clock::time_point until) {
   return left.count() <= 0 ? 0 : static_cast<int>(left.count());
 }
 
-std::string policy(const char* rest) {
-  return std::string("version = 1\n[[rule]]\nname = \"differential\"\n"
-                     "subnet = [\"127.0.0.0/8\", \"::1/128\"]\nvia = \"shm\"\n") +
-         rest;
+std::string setting(const char* name, const char* usual) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? usual : value;
+}
+
+std::string policy(const std::string& rest) {
+  return "version = 1\n[[rule]]\nname = \"differential\"\nsubnet = [" +
+         setting("RINGROAD_TEST_SUBNET", "\"127.0.0.0/8\", \"::1/128\"") + "]\nvia = \"" +
+         setting("RINGROAD_TEST_VIA", "shm") + "\"\n" + rest;
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -148,11 +153,12 @@ int Program::finish(int timeout_ms) {
 }
 
 std::string policy_from_the_first_byte() {
-  return policy("promote_after = { messages = 0 }\nwait = \"3s\"\n");
+  return policy("promote_after = { messages = 0 }\nwait = \"" +
+                setting("RINGROAD_TEST_WAIT", "3s") + "\"\n");
 }
 
 std::string policy_after_messages(unsigned count) {
-  return policy(("promote_after = { messages = " + std::to_string(count) + " }\n").c_str());
+  return policy("promote_after = { messages = " + std::to_string(count) + " }\n");
 }
 
 std::vector<std::string> environment_with(const std::vector<std::string>& changes) {
@@ -163,7 +169,8 @@ std::vector<std::string> environment_with(const std::vector<std::string>& change
     const bool changed = std::any_of(changes.begin(), changes.end(), [&](const std::string& c) {
       return c.compare(0, name.size(), name) == 0;
     });
-    if (!changed && name.rfind("RINGROAD_", 0) != 0 && name != "LD_PRELOAD=") all.push_back(text);
+    const bool librarys = name.starts_with("RINGROAD_") && !name.starts_with("RINGROAD_TEST_");
+    if (!changed && !librarys && name != "LD_PRELOAD=") all.push_back(text);
   }
   return all;
 }

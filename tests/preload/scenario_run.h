@@ -52,11 +52,12 @@ class Program {
   std::string err_;
 };
 
-// What a library preloaded over shm needs: promoted from the first byte, or after some messages.
+// What the library needs: promoted from the first byte, or after some messages. Over shm on loopback, unless
+// RINGROAD_TEST_ADDRESS, _SUBNET, _VIA and _WAIT (as a policy has them) say otherwise.
 std::string policy_from_the_first_byte();
 std::string policy_after_messages(unsigned count);
 
-// The environment of this process with `changes` ("NAME=value") and without RINGROAD_*.
+// The environment of this process with `changes` ("NAME=value"), and of RINGROAD_* only RINGROAD_TEST_*.
 std::vector<std::string> environment_with(const std::vector<std::string>& changes);
 
 // Lines that differ, as diff(1) shows them.
