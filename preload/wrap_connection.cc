@@ -88,8 +88,8 @@ bool before_number_goes(int fd) noexcept {
     } else {
       epolls::forget(*stream);
       const bool busy = socket->refs.load(std::memory_order_acquire) > 1;
-      if (Agent* agent = runtime::existing_agent()) agent->stream_closed(*stream);
-      stream->close_by_program(busy);
+      const bool over = stream->close_by_program(busy);
+      if (Agent* agent = runtime::existing_agent()) agent->stream_closed(*stream, over);
     }
   } else if (EpollSet* epoll = socket.epoll()) {
     if (other >= 0) epoll->renumber(other);

@@ -136,7 +136,7 @@ StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
   return stream;
 }
 
-void Agent::stream_closed(Stream& stream) noexcept {
+void Agent::stream_closed(Stream& stream, bool over) noexcept {
   if (const std::uint64_t share = stream.take_share(); share != 0) family_.release(share);
   MutexLock lock(mutex_);
   if (stream.role() == StreamRole::kAccept) {
@@ -147,7 +147,12 @@ void Agent::stream_closed(Stream& stream) noexcept {
       if (known == nullptr || known->id() == stream.id()) accepted_.erase(it);
     }
   }
-  streams_.erase(stream.id());
+  if (over || stream.state() == State::kClosed) streams_.erase(stream.id());
+}
+
+void Agent::forget_closed(std::uint64_t id) noexcept {
+  MutexLock lock(mutex_);
+  streams_.erase(id);
 }
 
 void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept {
@@ -173,7 +178,7 @@ void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept 
     for (std::int64_t left = kListenWaitNs; done != nullptr && done->fd >= 0 && left > 0;
          left = deadline - sys::now_ns()) {
       pollfd fds{done->fd, POLLIN, 0};
-      timespec timeout{0, left};
+      timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
       if (sys::ppoll(&fds, 1, &timeout, nullptr) > 0) break;
     }
   }
@@ -282,6 +287,7 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   const std::int64_t deadline = sys::now_ns() + timeout_ns;
   each_stream([&](const StreamPtr& stream) noexcept {
     const State state = stream->state();
+    if (stream->closed_by_program()) return true;  // it ends by itself
     if (reason != Reason::kFork) {
       stream->pin(reason, 0);
     } else if (state == State::kConnecting) {
@@ -296,7 +302,8 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   waiter.wake_fd = thread_wake_fd();
   if (waiter.wake_fd < 0) return;
   each_stream([&](const StreamPtr& stream) noexcept {
-    for (std::int64_t left = 1; !stream->settled(); ) {
+    if (reason == Reason::kFork && stream->closed_by_program()) return true;
+    for (std::int64_t left = 1; !stream->settled();) {
       if (left <= 0) return false;
       stream->waiters().add(waiter);
       left = deadline - sys::now_ns();
@@ -473,7 +480,10 @@ void Agent::serve(const StreamPtr& stream) noexcept {
       stream->service();
       const StreamInterest want = stream->interest();
       if (want.done) {
-        if (stream->state() == State::kClosed) cancel_promotion(*stream);
+        if (stream->state() == State::kClosed) {
+          cancel_promotion(*stream);
+          forget_closed(stream->id());
+        }
         forget(stream->id());
         return;
       }

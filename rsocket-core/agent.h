@@ -47,8 +47,9 @@ class Agent final : public StreamHost, public TransportEvents {
   // The same connection, in a child that has inherited it. `share`: 0 or Family::Share.
   StreamPtr inherit_stream(int fd, StreamRole role, const FourTuple& tuple,
                            const StreamConfig& config, std::uint64_t share) noexcept;
-  // The program closed it: the listener does not offer it to peers any more.
-  void stream_closed(Stream& stream) noexcept;
+  // The program closed it: the listener does not offer it to peers any more. `over`: what
+  // Stream::close_by_program() said; if not, the process does not end before it is (leave_all()).
+  void stream_closed(Stream& stream, bool over) noexcept;
 
   // Answers promotion requests for a listening socket bound to `local`. Returns when requests are
   // answered, or cannot be, but within kListenWaitNs: a client that asks too early is told that
@@ -57,7 +58,7 @@ class Agent final : public StreamHost, public TransportEvents {
   void unlisten(const Endpoint& local) noexcept;
 
   // Brings every stream back to TCP, so that the kernel delivers what was sent after the process is
-  // gone, and waits for it at most `timeout_ns`.
+  // gone, and waits for it, and for those that the program has closed, at most `timeout_ns`.
   void leave_all(Reason reason, std::int64_t timeout_ns) noexcept;
   // Keeps every stream on TCP for good that a child that is about to be forked could not take over,
   // without waiting.
@@ -177,6 +178,7 @@ class Agent final : public StreamHost, public TransportEvents {
   void expire(std::int64_t now_ns) noexcept;
   void serve(const StreamPtr& stream) noexcept;
   void forget(std::uint64_t id) noexcept;
+  void forget_closed(std::uint64_t id) noexcept RR_EXCLUDES(mutex_);
   void cancel_promotion(const Stream& stream) noexcept;
   void set_deadline(Watched& watched, std::int64_t deadline_ns) noexcept;
   void watch_channel(Watched& watched, bool wanted) noexcept;

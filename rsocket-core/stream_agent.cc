@@ -80,6 +80,7 @@ void Stream::finish_linger() noexcept {
   if (done) {
     step(StreamEvent::kFinished, Reason::kClosing);
     deadline_ns_ = kForever;
+    wake_all();  // see Agent::leave_all()
   }
 }
 
