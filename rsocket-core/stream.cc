@@ -129,7 +129,8 @@ bool Stream::close_by_program(bool busy) noexcept {
       if (boundary_ == kNoBoundary || tcp_rx_ < boundary_) {
         sys::ioctl(fd(), SIOCINQ, &in_kernel);
       }
-      const bool unread = channel_ != nullptr && token_seen_ &&
+      // Behind the peer's RESUME what was unread in the ring has come again over TCP.
+      const bool unread = channel_ != nullptr && token_seen_ && !resume_seen_ &&
                           channel_->rx_head() != channel_->rx_consumed();
       // Where both directions have ended the kernel has nobody to send a reset to.
       const bool both_ended = shut_wr_ && fin_at_ != kNoBoundary;

@@ -330,6 +330,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void back_on_tcp() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   // stream_agent.cc:
   void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool all_arrived() const noexcept;
   void peer_left() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void finish_linger() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void service_locked() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -403,6 +404,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Nonce nonce_{};       // ours: what the peer's frames start with
   Nonce peer_nonce_{};  // what our frames start with
   std::uint64_t fin_at_ = kNoBoundary;  // ring offset where the peer's direction ended
+  std::uint64_t left_fin_at_ = kNoBoundary;  // as it was when we left the channel
   bool peer_announced_ = false;
   std::uint64_t peer_s_ = 0;
   bool answered_ = false;       // we promised not to read past peer_s_

@@ -28,6 +28,11 @@ void Stream::send_fin() noexcept {
   }
 }
 
+// A FIN may come before bytes that wait for credits: without them it is no end.
+bool Stream::all_arrived() const noexcept {
+  return channel_ != nullptr && fin_at_ != kNoBoundary && channel_->rx_head() == fin_at_;
+}
+
 // The peer has closed; everything that it sent is here.
 void Stream::peer_left() noexcept {
   if (peer_closed_) return;
@@ -121,7 +126,7 @@ void Stream::service_locked() noexcept {
   if (channel_ != nullptr && channel_->failed() &&
       (state() == State::kSwitching || state() == State::kOnChannel) && !peer_closed_) {
     // An orderly end closes the channel too: then the end of the TCP connection follows.
-    if (fin_at_ != kNoBoundary && channel_->failure() == Reason::kPeerGone) {
+    if (all_arrived() && channel_->failure() == Reason::kPeerGone) {
       peer_left();
     } else {
       leave_or_give_up(channel_->failure());

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "rsocket-core/stream.h"
 #include "rsocket-core/sys.h"
@@ -251,7 +252,10 @@ void Stream::tcp_ended(int error) noexcept {
     // say end of file (with bytes unread it would say reset).
     fin_at_ = channel_->rx_head();
   }
-  if (state() == State::kOnChannel && fin_at_ != kNoBoundary && (error == 0 || shut_wr_)) {
+  if (state() == State::kOnChannel && fin_at_ != kNoBoundary && !all_arrived()) {
+    channel_->fail(Reason::kPeerGone);  // takes in whatever there is
+  }
+  if (state() == State::kOnChannel && all_arrived() && (error == 0 || shut_wr_)) {
     peer_left();  // orderly: what is in the ring is still the program's
     return;
   }
@@ -282,6 +286,11 @@ void Stream::tcp_ended(int error) noexcept {
     frame_other();
     return;
   }
+  if (state() == State::kResuming && !resume_seen_ && fin_at_ == kNoBoundary &&
+      left_fin_at_ == channel_->rx_head()) {
+    // It had closed when we left, and our RESUME finds nobody: all that would come again is in the ring.
+    fin_at_ = left_fin_at_;
+  }
   break_connection(error != 0 ? error : ECONNRESET, Reason::kPeerGone);
 }
 
@@ -291,7 +300,7 @@ void Stream::break_connection(int error, Reason reason) noexcept {
   step(StreamEvent::kBroken, reason);
   tx_ = Tx::kDead;
   // The kernel's word for a reset where the peer's end of file had come already.
-  const bool ended = fin_at_ != kNoBoundary && !shut_wr_;
+  const bool ended = all_arrived() && !shut_wr_;
   error_.store(ended && error == ECONNRESET ? EPIPE : error, std::memory_order_relaxed);
   kernel_only_.store(false, std::memory_order_release);
   deadline_ns_ = kForever;
@@ -313,7 +322,7 @@ void Stream::leave(Reason reason) noexcept {
   resume_sent_ = true;
   // Bytes in the ring that the program has not read come again over TCP, and so does the end.
   const std::uint64_t consumed = token_seen_ ? channel_->rx_consumed() : 0;
-  fin_at_ = kNoBoundary;
+  left_fin_at_ = std::exchange(fin_at_, kNoBoundary);
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   // Without our promise the peer has written no frame, and writes none: it gives up when it reads
   // this. To wait for one behind more than can be peeked over would be to wait for the program.
@@ -359,6 +368,7 @@ void Stream::back_on_tcp() noexcept {
   step(StreamEvent::kResumed, leave_reason_);
   tx_ = Tx::kTcp;
   replay_at_ = 0;
+  fin_at_ = kNoBoundary;  // what came while we were leaving
   channel_.reset();
   slot_->resumptions.fetch_add(1, std::memory_order_relaxed);
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;

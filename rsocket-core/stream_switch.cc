@@ -112,7 +112,7 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   peer_s_ = peer_consumed_ = 0;
   verified_ = 0;
   fin_sent_ = false;
-  fin_at_ = kNoBoundary;
+  fin_at_ = left_fin_at_ = kNoBoundary;
   frames_size_ = frames_sent_ = 0;
   leave_reason_ = Reason::kNone;
   return Reason::kNone;
@@ -254,7 +254,8 @@ void Stream::on_control(const ControlMessage& m) noexcept {
       }
       return;
     case ControlType::kFin:
-      if (fin_at_ != kNoBoundary || m.value < channel_->rx_head() ||
+      // Only one that has seen our token has sent anything that it could end.
+      if (!token_sent_ || fin_at_ != kNoBoundary || m.value < channel_->rx_head() ||
           m.value - channel_->rx_consumed() > channel_->ring_bytes()) {
         channel_->fail(Reason::kBadRequest);
       } else {

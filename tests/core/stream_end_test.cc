@@ -1,0 +1,158 @@
+// How a stream ends where the end meets a return to TCP, a death or a lie. Each of these orders was
+// found by the model in tests/model.
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rsocket-core/fault_channel.h"
+#include "tests/core/stream_pair.h"
+
+namespace ringroad::test {
+namespace {
+
+bool service_until(const StreamPtr& stream, const auto& done) {
+  for (int i = 0; i < 2000; ++i) {
+    stream->service();
+    if (done()) return true;
+    if (i > 20) poll(nullptr, 0, 1);
+  }
+  return false;
+}
+
+void close_stream(StreamPtr& stream, int& fd) {
+  stream->close_by_program(false);
+  ::close(std::exchange(fd, -1));
+}
+
+// The FIN's offset says more than has arrived: what is missing was still waiting for credits.
+TEST(StreamEnd, AKilledPeersFinIsNoEndBeforeAllItsBytesAreHere) {
+  StreamPair p;
+  p.start();
+  auto [ca, cb] = make_shm_pair(p.ring_bytes);
+  const std::vector<Fault> never_posted{{FaultKind::kLimitCredit, 1, 0, Reason::kNone}};
+  p.a->channel_up(std::make_unique<FaultChannel>(std::move(ca), never_posted), p.b_nonce);
+  p.b->channel_up(std::make_unique<FaultChannel>(std::move(cb), std::vector<Fault>{}), p.a_nonce);
+  ASSERT_TRUE(p.pump_until([&] {
+    return p.a->state() == State::kOnChannel && p.b->state() == State::kOnChannel;
+  }));
+  EXPECT_EQ(4, send_text(*p.a, "tail"));
+  EXPECT_EQ(0, p.a->shutdown(SHUT_WR));
+  ::close(std::exchange(p.a_fd, -1));  // what the kernel does for a killed process
+  std::string got;
+  ASSERT_TRUE(service_until(p.b, [&] { return (got = recv_text(*p.b, 100)) != "<EAGAIN>"; }));
+  EXPECT_EQ("<ECONNRESET>", got);
+}
+
+// As above, but the channel's end is noticed before that of the TCP connection.
+TEST(StreamEnd, ADestroyedChannelsFinIsNoEndBeforeAllItsBytesAreHere) {
+  StreamPair p;
+  p.start();
+  auto [ca, cb] = make_shm_pair(p.ring_bytes);
+  const std::vector<Fault> never_posted{{FaultKind::kLimitCredit, 1, 0, Reason::kNone}};
+  p.a->channel_up(std::make_unique<FaultChannel>(std::move(ca), never_posted), p.b_nonce);
+  auto faulty = std::make_unique<FaultChannel>(std::move(cb), std::vector<Fault>{});
+  Channel& channel = *faulty;
+  p.b->channel_up(std::move(faulty), p.a_nonce);
+  ASSERT_TRUE(p.pump_until([&] {
+    return p.a->state() == State::kOnChannel && p.b->state() == State::kOnChannel;
+  }));
+  EXPECT_EQ(4, send_text(*p.a, "tail"));
+  EXPECT_EQ(0, p.a->shutdown(SHUT_WR));
+  p.b->service();
+  channel.fail(Reason::kPeerGone);
+  p.b->service();
+  EXPECT_NE("", recv_text(*p.b, 100));
+  ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kOnTcp; }));
+  ASSERT_TRUE(readable(p.b_fd, 1000));
+  EXPECT_EQ("tail", recv_text(*p.b, 100));
+  ASSERT_TRUE(readable(p.b_fd, 1000));
+  EXPECT_EQ("", recv_text(*p.b, 100));
+}
+
+// It has seen its bytes delivered and is gone when we say where they should come again.
+enum class Known { kNothing, kFin, kEnd };
+class LeftBehind : public ::testing::TestWithParam<Known> {};
+
+TEST_P(LeftBehind, ByAPeerThatHadClosedStillReadsEveryByteAndItsEnd) {
+  StreamPair p;
+  p.promote();
+  EXPECT_EQ(7, send_text(*p.a, "goodbye"));
+  EXPECT_EQ(0, p.a->shutdown(SHUT_WR));
+  if (GetParam() == Known::kFin) p.b->service();
+  close_stream(p.a, p.a_fd);
+  ASSERT_TRUE(service_until(p.a, [&] { return p.a->interest().done; }));
+  p.a.reset();
+  if (GetParam() == Known::kEnd) p.b->service();
+  p.b->leave_channel(Reason::kOperator);
+  std::string got;
+  std::string last;
+  ASSERT_TRUE(service_until(p.b, [&] {
+    last = recv_text(*p.b, 100);
+    if (last == "<EAGAIN>") return false;
+    got += last;
+    return last.empty() || last[0] == '<';
+  }));
+  EXPECT_EQ("goodbye", got);
+}
+
+INSTANTIATE_TEST_SUITE_P(StreamEnd, LeftBehind,
+                         ::testing::Values(Known::kNothing, Known::kFin, Known::kEnd));
+
+// Bytes in a ring that has been left come again over TCP: read there, they are not unread.
+TEST(StreamEnd, CloseDuringAReplayDeliversWhatWasSent) {
+  constexpr std::uint32_t kRing = 1 << 20;  // more than the kernel takes
+  StreamPair p(kRing);
+  const int small = 4608;
+  setsockopt(p.a_fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+  p.promote();
+  const std::string much(kRing, 'x');
+  ASSERT_EQ(static_cast<ssize_t>(kRing), send_text(*p.a, much));
+  EXPECT_EQ(5, send_text(*p.b, "reply"));
+  p.a->service();  // the reply is in its ring
+  EXPECT_EQ(5, p.a->unread_bytes());
+  p.b->leave_channel(Reason::kOperator);
+  ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kOnTcp; }));
+  std::string reply;
+  ASSERT_TRUE(p.pump_until([&] { return (reply = recv_text(*p.a, 100)) != "<EAGAIN>"; }));
+  EXPECT_EQ("reply", reply);
+  ASSERT_EQ(State::kResuming, p.a->state()) << "its replay must still be under way";
+  close_stream(p.a, p.a_fd);
+  std::string got;
+  std::string last;
+  ASSERT_TRUE(p.pump_until([&] {
+    while ((last = recv_text(*p.b, 1 << 16))[0] == 'x') got += last;
+    if (p.a->state() == State::kClosed) {
+      p.a = std::make_shared<Stream>(&p.host, nullptr, 3, -1, StreamRole::kConnect, FourTuple{},
+                                     StreamConfig{}, true);  // the old one ends here
+    }
+    return last != "<EAGAIN>";
+  }));
+  EXPECT_EQ("", last);
+  EXPECT_EQ(much.size(), got.size());
+}
+
+// Only a peer that has seen our token has anything to end.
+TEST(ForgedStream, AFinBeforeTheTokenEndsNothingNorDoesItLater) {
+  StreamPair p;
+  p.start();
+  auto [mine, forger] = make_shm_pair(p.ring_bytes);
+  p.a->promotion_refused(Reason::kBusy, Reason::kNone);  // knows nothing of it
+  p.b->channel_up(std::move(mine), p.a_nonce);
+  ControlMessage fin;
+  fin.type = static_cast<std::uint8_t>(ControlType::kFin);
+  ASSERT_TRUE(forger->send_control(fin));
+  forger.reset();
+  p.b->service();
+  p.b->leave_channel(Reason::kTimeout);
+  ASSERT_EQ(State::kOnTcp, p.b->state());
+  p.promote();
+  EXPECT_EQ("<EAGAIN>", recv_text(*p.b, 100));
+  EXPECT_EQ(5, send_text(*p.a, "hello"));
+  EXPECT_EQ("hello", recv_text(*p.b, 100));
+  EXPECT_EQ(5, send_text(*p.b, "reply"));
+  EXPECT_EQ("reply", recv_text(*p.a, 100));
+}
+
+}  // namespace
+}  // namespace ringroad::test
