@@ -130,7 +130,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
     MutexLock lock(tx_mutex_);
     return call();
   }
-  void set_timeouts_changed() noexcept { timeouts_known_.store(false, std::memory_order_release); }
+  void set_options_changed() noexcept { options_known_.store(false, std::memory_order_release); }
+  // What TCP_INQ tells after a receive: the unread bytes, and one for the peer's end; -1 without it.
+  int unread_to_tell() noexcept;
 
   // True while the kernel answers for the stream and always will: the caller may use the real
   // call. Costs two loads.
@@ -279,6 +281,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.
   bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart) noexcept;
   bool spin_until_ready(short events) noexcept;
+  void learn_options() noexcept;
   std::int64_t io_deadline(bool sending) noexcept;
   short channel_ready(short events) noexcept;
   void count(bool sent, bool channel, std::size_t bytes) noexcept;
@@ -350,9 +353,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<State> state_{State::kOnTcp};
   std::atomic<bool> kernel_only_{false};
   std::atomic<bool> promotion_asked_{false};
-  std::atomic<bool> timeouts_known_{false};
+  std::atomic<bool> options_known_{false};  // these three
   std::atomic<std::int64_t> send_timeout_ns_{0};  // 0: none
   std::atomic<std::int64_t> recv_timeout_ns_{0};
+  std::atomic<bool> tells_unread_{false};
   std::atomic<std::uint64_t> uses_{0};  // messages either way, for the threshold
   std::atomic<std::uint64_t> used_bytes_{0};
   static inline std::atomic<int> switches_{0};  // streams in State::kSwitching
