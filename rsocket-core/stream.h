@@ -98,6 +98,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
   static constexpr std::int64_t kReadTimeoutNs = 200'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
+  // For a peer that closed before us to end the kernel's connection before us, too.
+  static constexpr std::int64_t kFollowTimeoutNs = 500'000'000;
 
   // `fd` is the connected socket, the program's number for it; not owned. `segment` may be null.
   Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
@@ -331,6 +333,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // stream_agent.cc:
   void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void peer_left() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool waits_to_follow() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void finish_linger() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void service_locked() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
 
@@ -416,12 +419,16 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool gave_up_ = false;             // a frame may still come at boundary_
   bool wrote_since_freeze_ = false;
   bool peer_closed_ = false;         // TCP ended after an orderly FIN
+  bool peer_closing_ = false;        // its FIN said that this will come
+  bool follows_ = false;             // our FIN came after such a one
+  std::int64_t follow_until_ns_ = 0;
   std::atomic<int> error_{0};        // to be reported once, by whichever call comes first
   bool pinned_ = false;
   bool pending_shut_wr_ = false;     // program wants it; not on the wire yet
   bool shut_wr_ = false;             // program asked for it: no more sends
   bool shut_rd_ = false;
   std::atomic<bool> app_closed_{false};
+  bool closed_in_use_ = false;        // while a call was inside, for which the file stays open
   std::atomic<bool> owns_fd_{false};  // fd_ is a private duplicate
   std::atomic<Reason> reason_{Reason::kPending};
   Reason leave_reason_ = Reason::kNone;

@@ -454,6 +454,7 @@ int Stream::shutdown(int how) noexcept {
     } else {
       // On TCP the kernel tells all who wait; also of a shutdown that changes nothing.
       shutdowns_.fetch_add(1, std::memory_order_relaxed);
+      if (read) shut_rd_ = true;
       if (write && !shut_wr_) {
         shut_wr_ = true;
         if (kernel_takes_bytes()) {
@@ -463,7 +464,6 @@ int Stream::shutdown(int how) noexcept {
           send_fin();
         }
       }
-      if (read) shut_rd_ = true;
     }
   }
   host_->attend(*this);
