@@ -75,7 +75,6 @@ Reason reason_for_option(int level, int name) noexcept {
       case 31:  // TCP_ULP
         return Reason::kKtls;
       case 19:  // TCP_REPAIR
-      case 36:  // TCP_INQ: control messages on receive
         return Reason::kDescriptorUse;
       default:
         return Reason::kNone;
@@ -235,7 +234,7 @@ int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len)
     return stream->between_frames(call);
   }
   const int result = call();
-  if (result == 0 && stream != nullptr && level == SOL_SOCKET) stream->set_timeouts_changed();
+  if (result == 0 && stream != nullptr) stream->set_options_changed();
   return result;
 }
 

@@ -112,6 +112,7 @@ bool Stream::close_by_program(bool busy) noexcept {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
     app_closed_ = true;
+    closed_in_use_ = busy;
     if (state() == State::kSwitching && !token_sent_) give_up(Reason::kClosing);
     if (channel_ != nullptr) channel_->progress();
     const bool on_kernel = channel_ == nullptr && !gave_up_ && kernel_takes_bytes();

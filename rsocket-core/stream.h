@@ -98,6 +98,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
   static constexpr std::int64_t kReadTimeoutNs = 200'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
+  // For a peer that closed before us to end the kernel's connection before us, too.
+  static constexpr std::int64_t kFollowTimeoutNs = 500'000'000;
 
   // `fd` is the connected socket, the program's number for it; not owned. `segment` may be null.
   Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
@@ -130,7 +132,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
     MutexLock lock(tx_mutex_);
     return call();
   }
-  void set_timeouts_changed() noexcept { timeouts_known_.store(false, std::memory_order_release); }
+  void set_options_changed() noexcept { options_known_.store(false, std::memory_order_release); }
+  // What TCP_INQ tells after a receive: the unread bytes, and one for the peer's end; -1 without it.
+  int unread_to_tell() noexcept;
 
   // True while the kernel answers for the stream and always will: the caller may use the real
   // call. Costs two loads.
@@ -282,6 +286,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.
   bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart) noexcept;
   bool spin_until_ready(short events) noexcept;
+  void learn_options() noexcept;
   std::int64_t io_deadline(bool sending) noexcept;
   short channel_ready(short events) noexcept;
   void count(bool sent, bool channel, std::size_t bytes) noexcept;
@@ -332,6 +337,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool all_arrived() const noexcept;
   void peer_left() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool waits_to_follow() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void finish_linger() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void service_locked() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
 
@@ -354,9 +360,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<State> state_{State::kOnTcp};
   std::atomic<bool> kernel_only_{false};
   std::atomic<bool> promotion_asked_{false};
-  std::atomic<bool> timeouts_known_{false};
+  std::atomic<bool> options_known_{false};  // these three
   std::atomic<std::int64_t> send_timeout_ns_{0};  // 0: none
   std::atomic<std::int64_t> recv_timeout_ns_{0};
+  std::atomic<bool> tells_unread_{false};
   std::atomic<std::uint64_t> uses_{0};  // messages either way, for the threshold
   std::atomic<std::uint64_t> used_bytes_{0};
   static inline std::atomic<int> switches_{0};  // streams in State::kSwitching
@@ -417,12 +424,16 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool gave_up_ = false;             // a frame may still come at boundary_
   bool wrote_since_freeze_ = false;
   bool peer_closed_ = false;         // TCP ended after an orderly FIN
+  bool peer_closing_ = false;        // its FIN said that this will come
+  bool follows_ = false;             // our FIN came after such a one
+  std::int64_t follow_until_ns_ = 0;
   std::atomic<int> error_{0};        // to be reported once, by whichever call comes first
   bool pinned_ = false;
   bool pending_shut_wr_ = false;     // program wants it; not on the wire yet
   bool shut_wr_ = false;             // program asked for it: no more sends
   bool shut_rd_ = false;
   std::atomic<bool> app_closed_{false};
+  bool closed_in_use_ = false;        // while a call was inside, for which the file stays open
   std::atomic<bool> owns_fd_{false};  // fd_ is a private duplicate
   std::atomic<Reason> reason_{Reason::kPending};
   Reason leave_reason_ = Reason::kNone;

@@ -1,6 +1,7 @@
 // What the agent thread does for a stream, and a stream's end in the background.
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -21,9 +22,13 @@ void Stream::send_fin() noexcept {
   ControlMessage m;
   m.type = static_cast<std::uint8_t>(ControlType::kFin);
   m.value = channel_->tx_head();
+  if ((app_closed_ && !closed_in_use_) || shut_rd_) {
+    m.reason = static_cast<std::uint8_t>(Reason::kClosing);
+  }
   channel_->flush();
   if (channel_->send_control(m)) {
     fin_sent_ = true;
+    follows_ = fin_at_ != kNoBoundary && peer_closing_;
     pending_shut_wr_ = false;
   }
 }
@@ -53,6 +58,17 @@ bool Stream::settled() noexcept {
          frames_sent_ == frames_size_;
 }
 
+// Whose program closed first keeps the kernel's connection in TIME_WAIT, as without us: a server that
+// only answers its clients' ends could not be started again otherwise.
+bool Stream::waits_to_follow() noexcept {
+  if (!follows_) return false;
+  if (follow_until_ns_ == 0) {
+    follow_until_ns_ = sys::now_ns() + kFollowTimeoutNs;
+    deadline_ns_ = std::min(deadline_ns_, follow_until_ns_);
+  }
+  return sys::now_ns() < follow_until_ns_;
+}
+
 // The program has closed; are all its bytes where they can do without this process?
 void Stream::finish_linger() noexcept {
   if (!app_closed_ || state() == State::kClosed) return;
@@ -67,7 +83,9 @@ void Stream::finish_linger() noexcept {
       if (pending_shut_wr_) send_fin();
       channel_->flush();
       done = peer_closed_ || (fin_sent_ && channel_->tx_posted() == channel_->tx_head() &&
-                              channel_->delivered());
+                              channel_->delivered() && !waits_to_follow());
+      // Before the channel is closed: by that the peer would know, too.
+      if (done && !peer_closed_ && !closed_in_use_) sys::shutdown(fd(), SHUT_WR);
       break;
     case State::kReset:
       done = true;

@@ -1,5 +1,6 @@
 // The program's calls on a stream: send, receive, shutdown and the questions about them.
 #include <linux/sockios.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 
@@ -17,6 +18,7 @@ namespace {
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 // A large send enters the ring in pieces, so that the receiver can start on the first.
 constexpr std::size_t kCommitBytes = 64 * 1024;
+constexpr int kTcpInq = 36;  // TCP_INQ of linux/tcp.h
 
 std::size_t total_bytes(const iovec* iov, int count) noexcept {
   std::size_t total = 0;
@@ -454,6 +456,7 @@ int Stream::shutdown(int how) noexcept {
     } else {
       // On TCP the kernel tells all who wait; also of a shutdown that changes nothing.
       shutdowns_.fetch_add(1, std::memory_order_relaxed);
+      if (read) shut_rd_ = true;
       if (write && !shut_wr_) {
         shut_wr_ = true;
         if (kernel_takes_bytes()) {
@@ -463,7 +466,6 @@ int Stream::shutdown(int how) noexcept {
           send_fin();
         }
       }
-      if (read) shut_rd_ = true;
     }
   }
   host_->attend(*this);
@@ -507,19 +509,45 @@ int Stream::unsent_bytes() noexcept {
   return static_cast<int>(channel_->tx_head() - channel_->tx_consumed());
 }
 
-std::int64_t Stream::io_deadline(bool sending) noexcept {
-  if (!timeouts_known_.load(std::memory_order_acquire)) {
-    const auto fetch = [&](int name) noexcept {
-      timeval tv{};
-      socklen_t length = sizeof tv;
-      if (sys::getsockopt(fd(), SOL_SOCKET, name, &tv, &length) != 0) return std::int64_t{0};
-      return std::int64_t{tv.tv_sec} * 1'000'000'000 + std::int64_t{tv.tv_usec} * 1000;
-    };
-    recv_timeout_ns_.store(fetch(SO_RCVTIMEO), std::memory_order_relaxed);
-    send_timeout_ns_.store(fetch(SO_SNDTIMEO), std::memory_order_relaxed);
-    // While others have the socket too they may change them.
-    timeouts_known_.store(!shared(), std::memory_order_release);
+int Stream::unread_to_tell() noexcept {
+  learn_options();
+  if (!tells_unread_.load(std::memory_order_relaxed)) return -1;
+  const int saved = errno;
+  const PollPlan plan = plan_poll(POLLRDHUP, Arm::kNever);
+  bool ended = (plan.ready & POLLRDHUP) != 0;
+  if (plan.use_kernel) {
+    pollfd entry{fd(), plan.kernel_events, 0};
+    timespec at_once{};
+    ended |= sys::ppoll(&entry, 1, &at_once, nullptr) > 0 && (entry.revents & POLLRDHUP) != 0;
   }
+  const int unread = unread_bytes();
+  errno = saved;
+  return unread + (ended ? 1 : 0);
+}
+
+void Stream::learn_options() noexcept {
+  if (options_known_.load(std::memory_order_acquire)) return;
+  const int saved = errno;
+  const auto fetch = [&](int level, int name, auto value) noexcept {
+    socklen_t length = sizeof value;
+    const bool told = sys::getsockopt(fd(), level, name, &value, &length) == 0;
+    return told ? value : decltype(value){};
+  };
+  const auto nanoseconds = [](const timeval& tv) noexcept {
+    return std::int64_t{tv.tv_sec} * 1'000'000'000 + std::int64_t{tv.tv_usec} * 1000;
+  };
+  recv_timeout_ns_.store(nanoseconds(fetch(SOL_SOCKET, SO_RCVTIMEO, timeval{})),
+                         std::memory_order_relaxed);
+  send_timeout_ns_.store(nanoseconds(fetch(SOL_SOCKET, SO_SNDTIMEO, timeval{})),
+                         std::memory_order_relaxed);
+  tells_unread_.store(fetch(IPPROTO_TCP, kTcpInq, 0) != 0, std::memory_order_relaxed);
+  // While others have the socket too they may change them.
+  options_known_.store(!shared(), std::memory_order_release);
+  errno = saved;
+}
+
+std::int64_t Stream::io_deadline(bool sending) noexcept {
+  learn_options();
   const std::int64_t timeout =
       (sending ? send_timeout_ns_ : recv_timeout_ns_).load(std::memory_order_relaxed);
   return timeout == 0 ? kForever : sys::now_ns() + timeout;

@@ -260,6 +260,7 @@ void Stream::on_control(const ControlMessage& m) noexcept {
         channel_->fail(Reason::kBadRequest);
       } else {
         fin_at_ = m.value;
+        peer_closing_ = m.reason == static_cast<std::uint8_t>(Reason::kClosing);
       }
       return;
     case ControlType::kCredit:

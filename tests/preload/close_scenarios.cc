@@ -6,6 +6,9 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <string>
 
 #include "tests/preload/actor.h"
 
@@ -17,6 +20,32 @@ constexpr short kAll = POLLIN | POLLOUT | POLLRDHUP | POLLPRI;
 void cut_on_close(int fd) {
   const linger cut{1, 0};
   ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+}
+
+// How many connections wait at that local port, once no other is on its way there.
+int left_in_time_wait(std::uint16_t port) {
+  constexpr unsigned kTimeWait = 6;
+  constexpr unsigned kListen = 10;
+  int waiting = 0;
+  for (int tries = 0; tries < 200; ++tries) {
+    std::ifstream table("/proc/net/tcp");
+    bool others = false;
+    waiting = 0;
+    for (std::string line; std::getline(table, line);) {
+      unsigned local = 0;
+      unsigned state = 0;
+      if (std::sscanf(line.c_str(), " %*d: %*8x:%x %*8x:%*x %x", &local, &state) != 2) continue;
+      if (local != port || state == kListen) continue;
+      if (state == kTimeWait) {
+        ++waiting;
+      } else {
+        others = true;
+      }
+    }
+    if (!others) break;
+    ::usleep(10'000);
+  }
+  return waiting;
 }
 
 // The kernel of one host tells the sender of a closed peer at once; a network, or a channel, later.
@@ -250,6 +279,23 @@ SCENARIO(close_and_the_number_is_free, kStaysOnChannel) {
     a.recv(ends[0], 1);
   });
   a.client([&] { a.recv(fd, 20); a.recv(fd, 20); });
+}
+
+SCENARIO(the_end_that_closes_first_keeps_the_port, kStaysOnChannel) {
+  a.meet();
+  for (int i = 0; i < 40; ++i) {
+    const int fd = a.stream();
+    a.client([&] { a.send(fd, "a request"); });
+    a.server([&] { a.recv(fd, 9); a.send(fd, "an answer"); });
+    a.client([&] { a.recv(fd, 9); });
+    // The other side waits for the end that it then answers.
+    const bool first = a.is_client() == (i % 4 != 0);
+    if (!first) a.recv(fd, 1);
+    if (first && i % 2 == 0) a.shutdown(fd, SHUT_RDWR);
+    a.close(fd);
+    a.sync();
+  }
+  a.server([&] { a.log("%d connections in TIME_WAIT at the service's port", left_in_time_wait(a.port())); });
 }
 
 }  // namespace ringroad::test

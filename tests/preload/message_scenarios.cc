@@ -109,6 +109,63 @@ SCENARIO(large_vectors, kStaysOnChannel) {
   a.sync();
 }
 
+// Logs a receive into `room` bytes with room for so much beside them, and what stands there.
+void receive_and_tell(Actor& a, int fd, std::size_t room, std::size_t control_room, int flags = 0) {
+  Vectors in({room});
+  char control[64];
+  std::memset(control, 'c', sizeof control);
+  msghdr msg{};
+  msg.msg_iov = in.iov.data();
+  msg.msg_iovlen = 1;
+  msg.msg_control = control_room > 0 ? control : nullptr;
+  msg.msg_controllen = control_room;
+  const ssize_t n = ::recvmsg(fd, &msg, flags);
+  a.result("recvmsg", n);
+  if (n < 0) return;
+  a.log("control %zu flags 0x%x", msg.msg_controllen, static_cast<unsigned>(msg.msg_flags));
+  const cmsghdr* header = CMSG_FIRSTHDR(&msg);
+  if (header == nullptr) return;
+  int unread = -1;
+  std::memcpy(&unread, CMSG_DATA(header), sizeof unread);
+  a.log("%zu bytes of level %d, type %d: %d", header->cmsg_len, header->cmsg_level,
+        header->cmsg_type, unread);
+}
+
+SCENARIO(unread_bytes_are_told_with_each_message, kStaysOnChannel) {
+  constexpr int kTcpInq = 36;  // TCP_INQ of linux/tcp.h
+  const int fd = a.stream();
+  const auto set = [&](int value) {
+    a.result("set TCP_INQ", ::setsockopt(fd, IPPROTO_TCP, kTcpInq, &value, sizeof value));
+  };
+  a.server([&] {
+    receive_and_tell(a, fd, 1, 64, MSG_DONTWAIT);
+    set(2);
+    set(1);
+    receive_and_tell(a, fd, 1, 64, MSG_DONTWAIT);
+  });
+  a.client([&] { a.send(fd, std::string(1000, 'u')); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    for (const std::size_t room : {0U, 8U, 15U, 16U, 18U, 20U, 22U, 24U, 64U}) {
+      receive_and_tell(a, fd, 1, room);
+    }
+    receive_and_tell(a, fd, 91, 64);
+    receive_and_tell(a, fd, 100, 64, MSG_PEEK);
+    receive_and_tell(a, fd, 100, 64, MSG_TRUNC);
+    receive_and_tell(a, fd, 0, 64);
+    a.recv(fd, 100);
+    set(0);
+    receive_and_tell(a, fd, 1, 64);
+    set(1);
+    receive_and_tell(a, fd, 1, 64);
+  });
+  a.client([&] { a.shutdown(fd, SHUT_WR); });
+  a.server([&] {
+    a.settle(fd, POLLIN | POLLRDHUP, POLLRDHUP);
+    for (const std::size_t size : {1U, 2000U, 10U}) receive_and_tell(a, fd, size, 64);
+  });
+}
+
 SCENARIO(message_headers, kStaysOnChannel) {
   const int fd = a.stream();
   const auto send = [&](const char* what, msghdr& msg, int flags) {
