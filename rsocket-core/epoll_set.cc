@@ -249,10 +249,16 @@ void EpollSet::give_to_kernel(Item& item) noexcept {
   epoll_event event{};
   event.events = item.mask;
   event.data = item.data;
-  // Under the program's number, unless that has been closed since and a copy keeps the stream.
-  const int fd = same_socket(item.fd, item.stream->fd()) ? item.fd : item.stream->fd();
+  // Under the program's number. If that has been closed since, and a copy keeps the stream: under one that
+  // is closed as well, as the kernel would have it. The copy's is the program's to add.
+  const int number = item.fd;
+  const int known = item.stream->fd();
+  const bool closed = !same_socket(number, known);
+  const int fd =
+      closed ? sys::fcntl(known, F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase) : number;
   erase(item);
   sys::epoll_ctl(epfd_.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &event);
+  if (closed && fd >= 0) sys::close_quietly(fd);
   errno = saved;
 }
 

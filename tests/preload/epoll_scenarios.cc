@@ -382,6 +382,29 @@ SCENARIO(epoll_number_of_a_duplicate_is_used_again, 0) {
   });
 }
 
+SCENARIO(epoll_number_was_closed_and_the_duplicate_is_added, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  int copy = -1;
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN, 1);
+    copy = ::dup(fd);
+    ::close(fd);
+    add(a, epoll, copy, EPOLLIN, 2);
+    add(a, epoll, copy, EPOLLIN, 3);
+    modify(a, epoll, fd, EPOLLIN, 4);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(copy, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    a.recv(copy, 9);
+    a.close(copy);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.recv(fd, 1); });
+}
+
 SCENARIO(epoll_first_wait_for_one_event, 0) {
   const int fd = a.stream();
   const int epoll = make();
