@@ -341,6 +341,7 @@ void EpollSet::watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept {
     // It says again whatever holds; what it said before the change is part of that.
     item.kernel_bits = 0;
     look_inside_.store(true, std::memory_order_relaxed);
+    put_inside_ = true;
   }
 }
 
@@ -356,6 +357,7 @@ void EpollSet::watch_channel(Item& item, const Stream::PollPlan& plan) noexcept 
   item.channel_fd = plan.channel_fd;
   item.channel_generation = plan.channel_generation;
   look_inside_.store(true, std::memory_order_relaxed);
+  put_inside_ = true;
 }
 
 // What the inner instance has said of the TCP socket, as far as it is the stream's. `edge`: it is to be
@@ -481,8 +483,9 @@ void EpollSet::settle() noexcept {
 int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
   int n = 0;
   // A look may put something into the inner instance that is readable from before.
-  for (int round = 0; round < 2 && n == 0; ++round) {
-    if (round > 0 && !look_inside_.load(std::memory_order_relaxed)) break;
+  for (int round = 0; round < 2 && n < max; ++round) {
+    if (round > 0 && !(n == 0 ? look_inside_.load(std::memory_order_relaxed) : put_inside_)) break;
+    put_inside_ = false;
     take_dirty();
     take_inner();
     for (std::size_t left = queue_.size(); left > 0 && n < max && !queue_.empty(); --left) {

@@ -178,6 +178,7 @@ class EpollSet {
   bool kernel_first_ RR_GUARDED_BY(mutex_) = false;
   bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say
+  bool put_inside_ RR_GUARDED_BY(mutex_) = false;  // a look has put something new into it
 
   Mutex dirty_mutex_;  // taken with streams' locks held; see mutex.h
   boost::intrusive::list<Item, boost::intrusive::base_hook<DirtyHook>> dirty_

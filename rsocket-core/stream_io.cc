@@ -386,6 +386,13 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
     read_since_asked_ = true;
     host_->attend(*this);
   }
+  if ((flags & MSG_PEEK) != 0 && n > 0 && static_cast<std::uint64_t>(n) == limit &&
+      channel_ != nullptr && token_seen_ && !resume_sent_) {
+    // What has come over the channel meanwhile stands behind it.
+    const auto seen = static_cast<std::size_t>(n);
+    const IoResult more = recv_ring(iov, count_iov, skip + seen, flags);
+    return {Step::kDone, more.step == Step::kDone ? seen + more.bytes : seen, 0};
+  }
   if (boundary_ != kNoBoundary && (tcp_rx_ == boundary_ || !answered_)) {
     host_->attend(*this);  // the frames behind it, or our answer, may be waiting for this
   }

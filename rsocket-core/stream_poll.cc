@@ -113,21 +113,24 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
       plan.use_kernel = plan.kernel_events != 0 || (reading_kernel && writing_kernel);
       const bool reading_ring = from == Source::kRing && channel_ != nullptr;
       const bool writing_ring = tx_ == Tx::kChannel && channel_ != nullptr;
-      const bool use_channel = reading_ring || writing_ring;
+      // What comes by the ring is the next, or stands behind bytes that are unread in the kernel still.
+      const bool ring_follows = channel_ != nullptr && from == Source::kTcpUpToBoundary &&
+                                token_seen_ && !resume_sent_;
+      const bool use_channel = reading_ring || ring_follows || writing_ring;
       bool peer_ended = false;
       if (use_channel) {
         channel_->progress();
         plan.arrivals = channel_->rx_head();
       }
-      if (reading_ring) {
-        if (plan.arrivals != channel_->rx_consumed()) ready |= kReadBits;
-        peer_ended = fin_at_ != kNoBoundary || peer_closed_;
-      }
-      if (!reading_kernel && shut_rd_) peer_ended = true;
+      if (reading_ring && plan.arrivals != channel_->rx_consumed()) ready |= kReadBits;
+      if (reading_ring || ring_follows) peer_ended = fin_at_ != kNoBoundary || peer_closed_;
+      if (shut_rd_) peer_ended = true;  // the kernel may not know it yet
       plan.ended = peer_ended;
       if (peer_ended) {
         ready |= POLLRDHUP;
-        if (shut_rd_ || peer_closed_ || channel_->rx_head() == fin_at_) ready |= kReadBits;
+        if (shut_rd_ || peer_closed_ || reading_kernel || channel_->rx_head() == fin_at_) {
+          ready |= kReadBits;
+        }
       }
       if (writing_ring) {
         const std::uint64_t used = channel_->tx_head() - channel_->tx_consumed();
@@ -140,7 +143,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
       } else if (!writing_kernel) {
         plan.frozen = true;
       }
-      if (!reading_kernel && peer_ended && shut_wr_) ready |= POLLHUP;
+      if (peer_ended && shut_wr_) ready |= POLLHUP;
       if (sent_after_peer_closed_) ready |= POLLHUP;
       if (error_.load(std::memory_order_relaxed) != 0) ready |= POLLERR;
       plan.ready = ready & static_cast<short>(events | kAlwaysBits);
