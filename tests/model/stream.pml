@@ -54,8 +54,8 @@
 #else
 #define SHUTS_1 0
 #endif
-#define MAY_CLOSE (e == 0 -> CLOSES_0 : CLOSES_1)
-#define MAY_SHUT  (e == 0 -> SHUTS_0 : SHUTS_1)
+#define MAY_CLOSE ((e == 0 -> CLOSES_0 : CLOSES_1) && !quiet)
+#define MAY_SHUT  ((e == 0 -> SHUTS_0 : SHUTS_1) && !quiet)
 #ifdef SHM
 #define IS_SHM true
 #else
@@ -154,13 +154,13 @@ typedef Side {
   bit shut_wr;
   bit closed;        /* app_closed_ */
   bit crashed;
-  bit owes;          /* it was killed before its replay was through */
 };
 Side E[2];
 
 byte tcp[2 * SPAN];               /* by writer and offset; 0 once it was read */
 chan ctl[2] = [4] of { byte, byte };  /* by receiver */
 chan frames[2] = [3] of { byte };     /* frames_: on their way into the kernel */
+bit quiet;         /* nothing more is asked for and nothing goes wrong: all that is begun must end */
 byte promotions, request, leaves = LEAVES, fails = FAILS, crashes = CRASHES;
 #ifdef IMPOSTOR
 bit impostor;      /* the far end of the listener's channel is not the connector */
@@ -208,13 +208,6 @@ byte lies = 4;     /* what it does before it goes */
 #else
 #define IN_ANY_ORDER false
 #endif
-/* Known limit: behind its RESUME a peer that is killed looks like one that has ended its output. */
-#ifdef KILLED_IN_REPLAY
-#define CUT_SHORT false
-#else
-#define CUT_SHORT PEER.owes
-#endif
-
 /* ---- The kernel */
 
 /* sys::send() of one unit. */
@@ -624,14 +617,14 @@ end:
   :: atomic { !ME.crashed && !ME.closed && !ME.told && !ME.eof && FROM_TCP && ME.boundary == NONE &&
               ME.trx == PEER.ttx && PEER.fin ->
      printf("end %d: recv() says end of file: the kernel's\n", e);
-     assert(ME.got == PEER.sent || CUT_SHORT);
+     assert(ME.got == PEER.sent);
      assert(PEER.shut_wr || PEER.closed || PEER.crashed);
      ME.eof = 1 }
   /* ... the channel's */
   :: atomic { !ME.crashed && !ME.closed && !ME.told && !ME.eof && FROM_RING && ME.cons == ME.arr &&
               ((ME.fin_at != NONE && ME.cons >= ME.fin_at) || ME.peer_closed) ->
      printf("end %d: recv() says end of file: the channel's\n", e);
-     assert(ME.got == PEER.sent || CUT_SHORT);
+     assert(ME.got == PEER.sent);
      assert(PEER.shut_wr || PEER.closed || PEER.crashed);
      ME.eof = 1 }
   /* ... or an error, which the kernel tells once what arrived before is read */
@@ -696,7 +689,7 @@ end:
   /* ---- promotion: agent_promotion.cc */
 
   /* Agent::start() */
-  :: atomic { e == 0 && !ME.crashed && promotions < PROMOTIONS && MAY_PROMOTE && request == NO_REQUEST ->
+  :: atomic { !quiet && e == 0 && !ME.crashed && promotions < PROMOTIONS && MAY_PROMOTE && request == NO_REQUEST ->
      printf("end %d: asks for a channel\n", e);
      promotions++;
      promotion_started();
@@ -942,7 +935,7 @@ inline crash() {
   printf("end %d: crashes\n", e);
   crashes--;
   ME.crashed = 1;
-  ME.owes = ME.st == RESUMING;
+  was = ME.st;
   ME.st = CLOSED;
   ME.link = GONE;
   drop_controls();
@@ -950,7 +943,13 @@ inline crash() {
   :: len(frames[e]) > 0 -> frames[e]?_
   :: len(frames[e]) == 0 -> break
   od;
-  close_socket()
+  if
+#ifndef KILLED_IN_REPLAY
+  :: was == RESUMING -> cut_socket() /* reset_if_killed() */
+#endif
+  :: else -> close_socket()
+  fi;
+  was = 0
 }
 
 /* At the end of everything: no byte missing, nobody stuck. */
@@ -974,22 +973,22 @@ inline check_end() {
 }
 
 proctype World() {
-  byte e, p, f;
+  byte e, p, f, was;
 end:
   do
-  :: atomic { leaves > 0 && (E[0].st == CONNECTING || E[0].st == SWITCHING || E[0].st == ON_CHANNEL) ->
+  :: atomic { !quiet && leaves > 0 && (E[0].st == CONNECTING || E[0].st == SWITCHING || E[0].st == ON_CHANNEL) ->
      e = 0; p = 1; leave_channel(); p = 0 }
-  :: atomic { leaves > 0 && (E[1].st == CONNECTING || E[1].st == SWITCHING || E[1].st == ON_CHANNEL) ->
+  :: atomic { !quiet && leaves > 0 && (E[1].st == CONNECTING || E[1].st == SWITCHING || E[1].st == ON_CHANNEL) ->
      e = 1; p = 0; leave_channel(); e = 0 }
-  :: atomic { fails > 0 && E[0].link == UP && !E[0].broken ->
+  :: atomic { !quiet && fails > 0 && E[0].link == UP && !E[0].broken ->
      printf("end 0: its queue pair fails\n"); fails--; E[0].broken = 1 }
-  :: atomic { fails > 0 && E[1].link == UP && !E[1].broken ->
+  :: atomic { !quiet && fails > 0 && E[1].link == UP && !E[1].broken ->
      printf("end 1: its queue pair fails\n"); fails--; E[1].broken = 1 }
-  :: atomic { crashes > 0 && !E[0].crashed && !E[0].shut -> e = 0; p = 1; crash(); p = 0 }
-  :: atomic { crashes > 0 && !E[1].crashed && !E[1].shut -> e = 1; p = 0; crash(); e = 0 }
+  :: atomic { !quiet && crashes > 0 && !E[0].crashed && !E[0].shut -> e = 0; p = 1; crash(); p = 0 }
+  :: atomic { !quiet && crashes > 0 && !E[1].crashed && !E[1].shut -> e = 1; p = 0; crash(); e = 0 }
 #ifdef IMPOSTOR
   /* A process that can reach the listener's rendezvous asks for the connection, and lies. */
-  :: atomic { lies == 4 && request != ACCEPTED && !E[1].crashed && promotions < PROMOTIONS &&
+  :: atomic { !quiet && lies == 4 && request != ACCEPTED && !E[1].crashed && promotions < PROMOTIONS &&
               (E[0].st == ON_TCP || E[0].st == CONNECTING) ->
      e = 1; p = 0;
      if
@@ -1010,7 +1009,7 @@ end:
      :: else -> lies = 0
      fi;
      e = 0 }
-  :: atomic { impostor && lies > 0 && E[1].link == UP ->
+  :: atomic { !quiet && impostor && lies > 0 && E[1].link == UP ->
      lies--;
      if
      :: for (e : 0 .. N) { if :: ctl[1]!SWITCH, e; break :: skip fi }
@@ -1022,6 +1021,7 @@ end:
      e = 0 }
   :: atomic { impostor && E[0].link == UNBUILT -> E[0].link = GONE; lies = 0 }
 #endif
+  :: atomic { !quiet -> quiet = 1 }
   :: atomic { timeout ->
      e = 0; p = 1;
      check_end();
