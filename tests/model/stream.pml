@@ -191,6 +191,11 @@ byte lies = 4;     /* what it does before it goes */
 #define FROM_RING (ME.boundary != NONE && ME.trx >= ME.boundary && \
                    ((ME.link == UP && ME.token_seen && !ME.resume_sent) || ME.st == RESET))
 
+/* scan_frames() looks for a frame */
+#define SCANS (ME.boundary != NONE && ME.trx <= ME.boundary && !ME.resume_seen && \
+               ME.st != RESET && ME.st != CLOSED)
+#define CHANGES_CARRIER(s) (E[s].st == CONNECTING || E[s].st == SWITCHING || E[s].st == ON_CHANNEL)
+
 /* When an end may be told an error though its program did nothing wrong: as with plain TCP. A
  * process died, or a program closed with bytes to it unread or yet to come. */
 #define EXCUSED (E[0].crashed || E[1].crashed || (E[0].closed && E[1].sent != E[0].got) || \
@@ -556,7 +561,8 @@ inline promotion_started() {
   ME.nonce = promotions;
   ME.announced = 0; ME.answered = 0; ME.frozen = 0; ME.token_sent = 0; ME.token_seen = 0;
   ME.resume_sent = 0; ME.resume_seen = 0; ME.wrote = 0; ME.pending_shut = 0; ME.peer_s = 0;
-  ME.peer_consumed = 0; ME.verified = 0; ME.fin_sent = 0; ME.fin_at = NONE; ME.left_fin_at = NONE; ME.frozen_at = 0
+  ME.peer_consumed = 0; ME.verified = 0; ME.fin_sent = 0; ME.fin_at = NONE;
+  ME.left_fin_at = NONE; ME.frozen_at = 0
 }
 
 /* A channel without history at one end. */
@@ -689,7 +695,8 @@ end:
   /* ---- promotion: agent_promotion.cc */
 
   /* Agent::start() */
-  :: atomic { !quiet && e == 0 && !ME.crashed && promotions < PROMOTIONS && MAY_PROMOTE && request == NO_REQUEST ->
+  :: atomic { !quiet && e == 0 && !ME.crashed && promotions < PROMOTIONS &&
+              MAY_PROMOTE && request == NO_REQUEST ->
      printf("end %d: asks for a channel\n", e);
      promotions++;
      promotion_started();
@@ -718,7 +725,8 @@ end:
         fi
      fi }
   /* Stream::channel_up() */
-  :: atomic { !ME.crashed && request == ACCEPTED && ME.link == UNBUILT && (ME.st == CONNECTING || e == 0) ->
+  :: atomic { !ME.crashed && request == ACCEPTED && ME.link == UNBUILT &&
+              (ME.st == CONNECTING || e == 0) ->
      printf("end %d: channel_up()\n", e);
      if
      :: ME.st != CONNECTING -> ME.link = GONE; drop_controls() /* cancelled meanwhile */
@@ -763,7 +771,8 @@ end:
      fi }
 
   /* push_replay() and back_on_tcp() */
-  :: atomic { !ME.crashed && ME.st == RESUMING && ME.resume_sent && ME.resume_seen && len(frames[e]) == 0 ->
+  :: atomic { !ME.crashed && ME.st == RESUMING && ME.resume_sent && ME.resume_seen &&
+              len(frames[e]) == 0 ->
      printf("end %d: push_replay(), back_on_tcp()\n", e);
      assert(ME.peer_consumed <= ME.head);
 #ifdef RESUME_FROM_SENT
@@ -861,7 +870,7 @@ end:
      send_control(SWITCH_ACK, ME.peer_s) }
 
   /* scan_frames() */
-  :: atomic { !ME.crashed && ME.boundary != NONE && ME.trx <= ME.boundary && !ME.resume_seen && ME.st != RESET && ME.st != CLOSED &&
+  :: atomic { !ME.crashed && SCANS &&
               PEER.ttx > ME.boundary + ME.verified ->
      printf("end %d: scan_frames()\n", e);
      u = UNIT(p, ME.boundary + ME.verified);
@@ -882,19 +891,21 @@ end:
      :: else -> u = 0; frame_other()
      fi }
   /* ... the end where a frame may stand. What is in this end's memory already is taken in first. */
-  :: atomic { !ME.crashed && ME.boundary != NONE && ME.trx <= ME.boundary && !ME.resume_seen && ME.st != RESET && ME.st != CLOSED &&
-              !(ME.peer_closed && ME.st == ON_CHANNEL && HEARS_ONCE) && PEER.ttx == ME.boundary + ME.verified && PEER.fin && !ME.rst &&
+  :: atomic { !ME.crashed && SCANS &&
+              !(ME.peer_closed && ME.st == ON_CHANNEL && HEARS_ONCE) &&
+              PEER.ttx == ME.boundary + ME.verified && PEER.fin && !ME.rst &&
               !(ME.link == UP && ME.safe && (len(ctl[e]) > 0 || ME.arr < PEER.head)) ->
      printf("end %d: tcp_ended(): end of file\n", e);
      tcp_ended(false) }
-  :: atomic { !ME.crashed && ME.boundary != NONE && ME.trx <= ME.boundary && !ME.resume_seen && ME.st != RESET && ME.st != CLOSED &&
+  :: atomic { !ME.crashed && SCANS &&
               !(ME.peer_closed && ME.st == ON_CHANNEL && ME.shut_wr) && ME.rst &&
               !(ME.link == UP && ME.safe && (len(ctl[e]) > 0 || ME.arr < PEER.head)) ->
      printf("end %d: tcp_ended(): reset\n", e);
      tcp_ended(true) }
 
   /* Channel::failed(): the queue pair's own error, or the peer's object is gone */
-  :: atomic { !ME.crashed && ME.link == UP && (ME.st == SWITCHING || ME.st == ON_CHANNEL) && !ME.peer_closed &&
+  :: atomic { !ME.crashed && ME.link == UP && !ME.peer_closed &&
+              (ME.st == SWITCHING || ME.st == ON_CHANNEL) &&
               (ME.broken || PEER.link == GONE) &&
               !(ME.safe && (len(ctl[e]) > 0 || ME.arr < PEER.head)) ->
      printf("end %d: channel failed\n", e);
@@ -908,10 +919,12 @@ end:
   :: atomic { !ME.crashed && ME.closed && ME.st == ON_TCP && len(frames[e]) == 0 && !ME.gave_up ->
      ME.st = CLOSED;
      close_socket() }
-  :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL && !ME.fin_sent && !ME.peer_closed -> send_fin() }
+  :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL && !ME.fin_sent &&
+              !ME.peer_closed -> send_fin() }
   :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL &&
-              (ME.peer_closed || (ME.fin_sent && (IS_SHM || (!ME.broken && !PEER.broken && PEER.link == UP &&
-                                                    PEER.arr == ME.head && !PEER.lost)))) ->
+              (ME.peer_closed ||
+               (ME.fin_sent && (IS_SHM || (!ME.broken && !PEER.broken && PEER.link == UP &&
+                                           PEER.arr == ME.head && !PEER.lost)))) ->
      PEER.safe = 1; /* Channel::delivered() */
      ME.st = CLOSED;
      reset_channel();
@@ -976,9 +989,9 @@ proctype World() {
   byte e, p, f, was;
 end:
   do
-  :: atomic { !quiet && leaves > 0 && (E[0].st == CONNECTING || E[0].st == SWITCHING || E[0].st == ON_CHANNEL) ->
+  :: atomic { !quiet && leaves > 0 && CHANGES_CARRIER(0) ->
      e = 0; p = 1; leave_channel(); p = 0 }
-  :: atomic { !quiet && leaves > 0 && (E[1].st == CONNECTING || E[1].st == SWITCHING || E[1].st == ON_CHANNEL) ->
+  :: atomic { !quiet && leaves > 0 && CHANGES_CARRIER(1) ->
      e = 1; p = 0; leave_channel(); e = 0 }
   :: atomic { !quiet && fails > 0 && E[0].link == UP && !E[0].broken ->
      printf("end 0: its queue pair fails\n"); fails--; E[0].broken = 1 }
