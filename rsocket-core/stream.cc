@@ -123,9 +123,12 @@ bool Stream::close_by_program(bool busy) noexcept {
     if (!close_now) {
       linger option{};
       socklen_t length = sizeof option;
-      const bool reset_wanted =
-          sys::getsockopt(fd(), SOL_SOCKET, SO_LINGER, &option, &length) == 0 &&
-          option.l_onoff != 0 && option.l_linger == 0;
+      if (resets_if_killed_) {
+        option = linger_of_program_;
+      } else {
+        sys::getsockopt(fd(), SOL_SOCKET, SO_LINGER, &option, &length);
+      }
+      const bool reset_wanted = option.l_onoff != 0 && option.l_linger == 0;
       int in_kernel = 0;
       if (boundary_ == kNoBoundary || tcp_rx_ < boundary_) {
         sys::ioctl(fd(), SIOCINQ, &in_kernel);

@@ -333,6 +333,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void leave(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void push_replay() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void back_on_tcp() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void reset_if_killed(bool yes) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   // stream_agent.cc:
   void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool all_arrived() const noexcept;
@@ -421,6 +422,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool resume_sent_ = false;
   bool resume_seen_ = false;
   std::uint64_t peer_consumed_ = 0;  // from the peer's RESUME
+  bool resets_if_killed_ = false;    // the socket has our SO_LINGER, not the program's
+  linger linger_of_program_{};
   bool gave_up_ = false;             // a frame may still come at boundary_
   bool wrote_since_freeze_ = false;
   bool peer_closed_ = false;         // TCP ended after an orderly FIN

@@ -311,6 +311,25 @@ void Stream::break_connection(int error, Reason reason) noexcept {
 
 // ---- Back to TCP
 
+// The peer cannot know how much is to come behind our RESUME. If this process is killed before all of it
+// is in the kernel, the kernel must answer for it with a reset: an end of file would cut the stream short.
+void Stream::reset_if_killed(bool yes) noexcept {
+  const linger cut{1, 0};
+  linger now{};
+  socklen_t length = sizeof now;
+  if (yes == resets_if_killed_ ||
+      sys::getsockopt(fd(), SOL_SOCKET, SO_LINGER, &now, &length) != 0) {
+    return;
+  }
+  resets_if_killed_ = yes;
+  if (yes) {
+    linger_of_program_ = now;
+    sys::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+  } else if (now.l_onoff != 0 && now.l_linger == 0) {  // else the program has changed it
+    sys::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &linger_of_program_, sizeof linger_of_program_);
+  }
+}
+
 // Our token is written: say what was consumed, and read only TCP from here on.
 void Stream::leave(Reason reason) noexcept {
   if (resume_sent_ || !token_sent_) return;
@@ -332,6 +351,7 @@ void Stream::leave(Reason reason) noexcept {
     resume_seen_ = true;
     peer_consumed_ = 0;
   }
+  reset_if_killed(true);
   std::uint8_t frame[kResumeBytes];
   encode_resume(peer_nonce_, ResumeFrame{consumed, reason, answer}, frame);
   queue_frame(frame, sizeof frame);
@@ -373,6 +393,7 @@ void Stream::back_on_tcp() noexcept {
   slot_->resumptions.fetch_add(1, std::memory_order_relaxed);
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   publish_identity();
+  reset_if_killed(false);
   if (fin_sent_ || pending_shut_wr_) {
     pending_shut_wr_ = fin_sent_ = false;
     sys::shutdown(fd(), SHUT_WR);

@@ -132,6 +132,45 @@ TEST(StreamEnd, CloseDuringAReplayDeliversWhatWasSent) {
   EXPECT_EQ(much.size(), got.size());
 }
 
+// Nobody but the peer knows how much was to come behind its RESUME.
+TEST(StreamEnd, APeerThatIsKilledDuringItsReplayHasNotEndedItsOutput) {
+  constexpr std::uint32_t kRing = 1 << 20;
+  StreamPair p(kRing);
+  const int small = 4608;
+  setsockopt(p.a_fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+  p.promote();
+  const std::string much(kRing, 'x');
+  ASSERT_EQ(static_cast<ssize_t>(kRing), send_text(*p.a, much));
+  p.b->leave_channel(Reason::kOperator);
+  ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kOnTcp; }));
+  ASSERT_EQ(State::kResuming, p.a->state()) << "its replay must still be under way";
+  ::close(std::exchange(p.a_fd, -1));  // what the kernel does for a killed process
+  std::string last;
+  ASSERT_TRUE(service_until(p.b, [&] {
+    while ((last = recv_text(*p.b, 1 << 16))[0] == 'x') continue;
+    return last != "<EAGAIN>";
+  }));
+  EXPECT_EQ("<ECONNRESET>", last);
+}
+
+TEST(StreamEnd, TheProgramsLingerIsItsOwnAgainAfterTheReturn) {
+  StreamPair p;
+  p.promote();
+  const linger chosen{1, 7};
+  ASSERT_EQ(0, setsockopt(p.a_fd, SOL_SOCKET, SO_LINGER, &chosen, sizeof chosen));
+  p.b->leave_channel(Reason::kOperator);
+  ASSERT_TRUE(p.pump_until([&] {
+    return p.a->state() == State::kOnTcp && p.b->state() == State::kOnTcp;
+  }));
+  linger now{};
+  socklen_t length = sizeof now;
+  ASSERT_EQ(0, getsockopt(p.a_fd, SOL_SOCKET, SO_LINGER, &now, &length));
+  EXPECT_EQ(1, now.l_onoff);
+  EXPECT_EQ(7, now.l_linger);
+  ASSERT_EQ(0, getsockopt(p.b_fd, SOL_SOCKET, SO_LINGER, &now, &length));
+  EXPECT_EQ(0, now.l_onoff);
+}
+
 // Only a peer that has seen our token has anything to end.
 TEST(ForgedStream, AFinBeforeTheTokenEndsNothingNorDoesItLater) {
   StreamPair p;

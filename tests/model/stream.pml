@@ -54,8 +54,8 @@
 #else
 #define SHUTS_1 0
 #endif
-#define MAY_CLOSE (e == 0 -> CLOSES_0 : CLOSES_1)
-#define MAY_SHUT  (e == 0 -> SHUTS_0 : SHUTS_1)
+#define MAY_CLOSE ((e == 0 -> CLOSES_0 : CLOSES_1) && !quiet)
+#define MAY_SHUT  ((e == 0 -> SHUTS_0 : SHUTS_1) && !quiet)
 #ifdef SHM
 #define IS_SHM true
 #else
@@ -98,9 +98,14 @@
 /* Units of TCP. The nonce of a frame is the number of the promotion that it was drawn for. */
 #define TOKEN(nonce) (32 + (nonce))
 #define RESUME(nonce, answer, consumed) (64 + 16 * (nonce) + 8 * (answer) + (consumed))
+#ifdef ANY_NONCE
+#define IS_TOKEN(u, nonce) (((u) & 240) == TOKEN(0))
+#else
 #define IS_TOKEN(u, nonce) ((u) == TOKEN(nonce))
+#endif
 #define IS_RESUME(u, nonce) (((u) & 240) == RESUME(nonce, 0, 0))
-#define GARBAGE 31 /* what an impostor puts into the ring */
+/* A program's bytes; the last of them are a TOKEN with a nonce that nobody has drawn. */
+#define BYTES(number) ((number) + ((number) == N) * (TOKEN(0) - N))
 
 typedef Side {
   /* the program */
@@ -149,13 +154,13 @@ typedef Side {
   bit shut_wr;
   bit closed;        /* app_closed_ */
   bit crashed;
-  bit owes;          /* it was killed before its replay was through */
 };
 Side E[2];
 
 byte tcp[2 * SPAN];               /* by writer and offset; 0 once it was read */
 chan ctl[2] = [4] of { byte, byte };  /* by receiver */
 chan frames[2] = [3] of { byte };     /* frames_: on their way into the kernel */
+bit quiet;         /* nothing more is asked for and nothing goes wrong: all that is begun must end */
 byte promotions, request, leaves = LEAVES, fails = FAILS, crashes = CRASHES;
 #ifdef IMPOSTOR
 bit impostor;      /* the far end of the listener's channel is not the connector */
@@ -186,24 +191,28 @@ byte lies = 4;     /* what it does before it goes */
 #define FROM_RING (ME.boundary != NONE && ME.trx >= ME.boundary && \
                    ((ME.link == UP && ME.token_seen && !ME.resume_sent) || ME.st == RESET))
 
+/* scan_frames() looks for a frame */
+#define SCANS (ME.boundary != NONE && ME.trx <= ME.boundary && !ME.resume_seen && \
+               ME.st != RESET && ME.st != CLOSED)
+#define CHANGES_CARRIER(s) (E[s].st == CONNECTING || E[s].st == SWITCHING || E[s].st == ON_CHANNEL)
+
 /* When an end may be told an error though its program did nothing wrong: as with plain TCP. A
  * process died, or a program closed with bytes to it unread or yet to come. */
 #define EXCUSED (E[0].crashed || E[1].crashed || (E[0].closed && E[1].sent != E[0].got) || \
                  (E[1].closed && E[0].sent != E[1].got))
 
+/* epoll tells the end of a connection once: EPOLLET */
+#ifdef HEARS_THE_END_AGAIN
+#define HEARS_ONCE false
+#else
+#define HEARS_ONCE true
+#endif
 /* The end that was asked goes second. */
 #ifdef LISTENER_TOKENS_FIRST
 #define IN_ANY_ORDER true
 #else
 #define IN_ANY_ORDER false
 #endif
-/* Known limit: behind its RESUME a peer that is killed looks like one that has ended its output. */
-#ifdef KILLED_IN_REPLAY
-#define CUT_SHORT false
-#else
-#define CUT_SHORT PEER.owes
-#endif
-
 /* ---- The kernel */
 
 /* sys::send() of one unit. */
@@ -552,7 +561,8 @@ inline promotion_started() {
   ME.nonce = promotions;
   ME.announced = 0; ME.answered = 0; ME.frozen = 0; ME.token_sent = 0; ME.token_seen = 0;
   ME.resume_sent = 0; ME.resume_seen = 0; ME.wrote = 0; ME.pending_shut = 0; ME.peer_s = 0;
-  ME.peer_consumed = 0; ME.verified = 0; ME.fin_sent = 0; ME.fin_at = NONE; ME.left_fin_at = NONE; ME.frozen_at = 0
+  ME.peer_consumed = 0; ME.verified = 0; ME.fin_sent = 0; ME.fin_at = NONE;
+  ME.left_fin_at = NONE; ME.frozen_at = 0
 }
 
 /* A channel without history at one end. */
@@ -575,7 +585,7 @@ end:
               !ME.rst ->
      printf("end %d: send() to the kernel\n", e);
      ME.sent++;
-     write_tcp(ME.sent);
+     write_tcp(BYTES(ME.sent));
      ME.wrote = 1 }
   /* Stream::send() into the ring: Channel::commit() */
   :: atomic { !ME.crashed && !ME.closed && !ME.told && !ME.shut_wr && ME.sent < N &&
@@ -596,8 +606,8 @@ end:
   :: atomic { !ME.crashed && !ME.closed && !ME.told && FROM_TCP && ME.trx < PEER.ttx ->
      printf("end %d: recv() from the kernel\n", e);
      u = UNIT(p, ME.trx);
-     assert(u == ME.got + 1); /* the next byte, not another and not a frame */
-     ME.got = u;
+     assert(u == BYTES(ME.got + 1)); /* the next byte, not another and not a frame */
+     ME.got++;
      UNIT(p, ME.trx) = 0;
      u = 0;
      ME.trx++;
@@ -613,13 +623,15 @@ end:
   :: atomic { !ME.crashed && !ME.closed && !ME.told && !ME.eof && FROM_TCP && ME.boundary == NONE &&
               ME.trx == PEER.ttx && PEER.fin ->
      printf("end %d: recv() says end of file: the kernel's\n", e);
-     assert(ME.got == PEER.sent || CUT_SHORT);
+     assert(ME.got == PEER.sent);
+     assert(PEER.shut_wr || PEER.closed || PEER.crashed);
      ME.eof = 1 }
   /* ... the channel's */
   :: atomic { !ME.crashed && !ME.closed && !ME.told && !ME.eof && FROM_RING && ME.cons == ME.arr &&
               ((ME.fin_at != NONE && ME.cons >= ME.fin_at) || ME.peer_closed) ->
      printf("end %d: recv() says end of file: the channel's\n", e);
-     assert(ME.got == PEER.sent || CUT_SHORT);
+     assert(ME.got == PEER.sent);
+     assert(PEER.shut_wr || PEER.closed || PEER.crashed);
      ME.eof = 1 }
   /* ... or an error, which the kernel tells once what arrived before is read */
   :: atomic { !ME.crashed && !ME.closed && !ME.told && ME.rst && FROM_TCP && ME.st != RESET &&
@@ -683,7 +695,8 @@ end:
   /* ---- promotion: agent_promotion.cc */
 
   /* Agent::start() */
-  :: atomic { e == 0 && !ME.crashed && promotions < PROMOTIONS && MAY_PROMOTE && request == NO_REQUEST ->
+  :: atomic { !quiet && e == 0 && !ME.crashed && promotions < PROMOTIONS &&
+              MAY_PROMOTE && request == NO_REQUEST ->
      printf("end %d: asks for a channel\n", e);
      promotions++;
      promotion_started();
@@ -712,7 +725,8 @@ end:
         fi
      fi }
   /* Stream::channel_up() */
-  :: atomic { !ME.crashed && request == ACCEPTED && ME.link == UNBUILT && (ME.st == CONNECTING || e == 0) ->
+  :: atomic { !ME.crashed && request == ACCEPTED && ME.link == UNBUILT &&
+              (ME.st == CONNECTING || e == 0) ->
      printf("end %d: channel_up()\n", e);
      if
      :: ME.st != CONNECTING -> ME.link = GONE; drop_controls() /* cancelled meanwhile */
@@ -757,7 +771,8 @@ end:
      fi }
 
   /* push_replay() and back_on_tcp() */
-  :: atomic { !ME.crashed && ME.st == RESUMING && ME.resume_sent && ME.resume_seen && len(frames[e]) == 0 ->
+  :: atomic { !ME.crashed && ME.st == RESUMING && ME.resume_sent && ME.resume_seen &&
+              len(frames[e]) == 0 ->
      printf("end %d: push_replay(), back_on_tcp()\n", e);
      assert(ME.peer_consumed <= ME.head);
 #ifdef RESUME_FROM_SENT
@@ -766,7 +781,7 @@ end:
      u = ME.peer_consumed;
 #endif
      do
-     :: u < ME.head -> u++; write_tcp(ME.base + u)
+     :: u < ME.head -> u++; write_tcp(BYTES(ME.base + u))
      :: else -> break
      od;
      u = 0;
@@ -855,7 +870,7 @@ end:
      send_control(SWITCH_ACK, ME.peer_s) }
 
   /* scan_frames() */
-  :: atomic { !ME.crashed && ME.boundary != NONE && ME.trx <= ME.boundary && !ME.resume_seen && ME.st != RESET && ME.st != CLOSED &&
+  :: atomic { !ME.crashed && SCANS &&
               PEER.ttx > ME.boundary + ME.verified ->
      printf("end %d: scan_frames()\n", e);
      u = UNIT(p, ME.boundary + ME.verified);
@@ -876,19 +891,21 @@ end:
      :: else -> u = 0; frame_other()
      fi }
   /* ... the end where a frame may stand. What is in this end's memory already is taken in first. */
-  :: atomic { !ME.crashed && ME.boundary != NONE && ME.trx <= ME.boundary && !ME.resume_seen && ME.st != RESET && ME.st != CLOSED &&
-              !(ME.peer_closed && ME.st == ON_CHANNEL) && PEER.ttx == ME.boundary + ME.verified && PEER.fin && !ME.rst &&
+  :: atomic { !ME.crashed && SCANS &&
+              !(ME.peer_closed && ME.st == ON_CHANNEL && HEARS_ONCE) &&
+              PEER.ttx == ME.boundary + ME.verified && PEER.fin && !ME.rst &&
               !(ME.link == UP && ME.safe && (len(ctl[e]) > 0 || ME.arr < PEER.head)) ->
      printf("end %d: tcp_ended(): end of file\n", e);
      tcp_ended(false) }
-  :: atomic { !ME.crashed && ME.boundary != NONE && ME.trx <= ME.boundary && !ME.resume_seen && ME.st != RESET && ME.st != CLOSED &&
+  :: atomic { !ME.crashed && SCANS &&
               !(ME.peer_closed && ME.st == ON_CHANNEL && ME.shut_wr) && ME.rst &&
               !(ME.link == UP && ME.safe && (len(ctl[e]) > 0 || ME.arr < PEER.head)) ->
      printf("end %d: tcp_ended(): reset\n", e);
      tcp_ended(true) }
 
   /* Channel::failed(): the queue pair's own error, or the peer's object is gone */
-  :: atomic { !ME.crashed && ME.link == UP && (ME.st == SWITCHING || ME.st == ON_CHANNEL) && !ME.peer_closed &&
+  :: atomic { !ME.crashed && ME.link == UP && !ME.peer_closed &&
+              (ME.st == SWITCHING || ME.st == ON_CHANNEL) &&
               (ME.broken || PEER.link == GONE) &&
               !(ME.safe && (len(ctl[e]) > 0 || ME.arr < PEER.head)) ->
      printf("end %d: channel failed\n", e);
@@ -902,10 +919,12 @@ end:
   :: atomic { !ME.crashed && ME.closed && ME.st == ON_TCP && len(frames[e]) == 0 && !ME.gave_up ->
      ME.st = CLOSED;
      close_socket() }
-  :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL && !ME.fin_sent && !ME.peer_closed -> send_fin() }
+  :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL && !ME.fin_sent &&
+              !ME.peer_closed -> send_fin() }
   :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL &&
-              (ME.peer_closed || (ME.fin_sent && (IS_SHM || (!ME.broken && !PEER.broken && PEER.link == UP &&
-                                                    PEER.arr == ME.head && !PEER.lost)))) ->
+              (ME.peer_closed ||
+               (ME.fin_sent && (IS_SHM || (!ME.broken && !PEER.broken && PEER.link == UP &&
+                                           PEER.arr == ME.head && !PEER.lost)))) ->
      PEER.safe = 1; /* Channel::delivered() */
      ME.st = CLOSED;
      reset_channel();
@@ -929,7 +948,7 @@ inline crash() {
   printf("end %d: crashes\n", e);
   crashes--;
   ME.crashed = 1;
-  ME.owes = ME.st == RESUMING;
+  was = ME.st;
   ME.st = CLOSED;
   ME.link = GONE;
   drop_controls();
@@ -937,7 +956,13 @@ inline crash() {
   :: len(frames[e]) > 0 -> frames[e]?_
   :: len(frames[e]) == 0 -> break
   od;
-  close_socket()
+  if
+#ifndef KILLED_IN_REPLAY
+  :: was == RESUMING -> cut_socket() /* reset_if_killed() */
+#endif
+  :: else -> close_socket()
+  fi;
+  was = 0
 }
 
 /* At the end of everything: no byte missing, nobody stuck. */
@@ -961,22 +986,22 @@ inline check_end() {
 }
 
 proctype World() {
-  byte e, p, f;
+  byte e, p, f, was;
 end:
   do
-  :: atomic { leaves > 0 && (E[0].st == CONNECTING || E[0].st == SWITCHING || E[0].st == ON_CHANNEL) ->
+  :: atomic { !quiet && leaves > 0 && CHANGES_CARRIER(0) ->
      e = 0; p = 1; leave_channel(); p = 0 }
-  :: atomic { leaves > 0 && (E[1].st == CONNECTING || E[1].st == SWITCHING || E[1].st == ON_CHANNEL) ->
+  :: atomic { !quiet && leaves > 0 && CHANGES_CARRIER(1) ->
      e = 1; p = 0; leave_channel(); e = 0 }
-  :: atomic { fails > 0 && E[0].link == UP && !E[0].broken ->
+  :: atomic { !quiet && fails > 0 && E[0].link == UP && !E[0].broken ->
      printf("end 0: its queue pair fails\n"); fails--; E[0].broken = 1 }
-  :: atomic { fails > 0 && E[1].link == UP && !E[1].broken ->
+  :: atomic { !quiet && fails > 0 && E[1].link == UP && !E[1].broken ->
      printf("end 1: its queue pair fails\n"); fails--; E[1].broken = 1 }
-  :: atomic { crashes > 0 && !E[0].crashed && !E[0].shut -> e = 0; p = 1; crash(); p = 0 }
-  :: atomic { crashes > 0 && !E[1].crashed && !E[1].shut -> e = 1; p = 0; crash(); e = 0 }
+  :: atomic { !quiet && crashes > 0 && !E[0].crashed && !E[0].shut -> e = 0; p = 1; crash(); p = 0 }
+  :: atomic { !quiet && crashes > 0 && !E[1].crashed && !E[1].shut -> e = 1; p = 0; crash(); e = 0 }
 #ifdef IMPOSTOR
   /* A process that can reach the listener's rendezvous asks for the connection, and lies. */
-  :: atomic { lies == 4 && request != ACCEPTED && !E[1].crashed && promotions < PROMOTIONS &&
+  :: atomic { !quiet && lies == 4 && request != ACCEPTED && !E[1].crashed && promotions < PROMOTIONS &&
               (E[0].st == ON_TCP || E[0].st == CONNECTING) ->
      e = 1; p = 0;
      if
@@ -997,7 +1022,7 @@ end:
      :: else -> lies = 0
      fi;
      e = 0 }
-  :: atomic { impostor && lies > 0 && E[1].link == UP ->
+  :: atomic { !quiet && impostor && lies > 0 && E[1].link == UP ->
      lies--;
      if
      :: for (e : 0 .. N) { if :: ctl[1]!SWITCH, e; break :: skip fi }
@@ -1009,6 +1034,7 @@ end:
      e = 0 }
   :: atomic { impostor && E[0].link == UNBUILT -> E[0].link = GONE; lies = 0 }
 #endif
+  :: atomic { !quiet -> quiet = 1 }
   :: atomic { timeout ->
      e = 0; p = 1;
      check_end();
