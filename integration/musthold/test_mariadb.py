@@ -158,7 +158,9 @@ def write(first):
 def in_step(primary, replica):
     """Waits until the replica has everything; both servers' tables, which are then the same."""
     position = primary.query("SELECT @@gtid_binlog_pos")[0][0]
-    assert replica.query(f"SELECT MASTER_GTID_WAIT('{position}', {support.ANSWER_S})") == [["0"]]
+    waited = replica.query(f"SELECT MASTER_GTID_WAIT('{position}', {support.ANSWER_S})")
+    assert waited == [["0"]], (replica.name, position, replica.query("SHOW SLAVE STATUS"),
+                               primary.query("SHOW PROCESSLIST"), support.processes.tail(replica.log))
     tables = checks.checksums(primary)
     assert checks.checksums(replica) == tables
     return tables
