@@ -133,7 +133,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     return call();
   }
   void set_options_changed() noexcept { options_known_.store(false, std::memory_order_release); }
-  // What TCP_INQ tells after a receive: the unread bytes, and one for the peer's end; -1 without it.
+  // What TCP_INQ tells after a receive: unread bytes, and one for the peer's end; -1 without it.
   int unread_to_tell() noexcept;
 
   // True while the kernel answers for the stream and always will: the caller may use the real

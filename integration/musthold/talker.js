@@ -24,7 +24,8 @@ function serve([port, port2, port3]) {
     if (words[1] === 'echo') {
       request.pipe(response);
     } else if (words[1] === 'helper') {
-      child_process.execFile('/bin/echo', ['helped'], (error, out) => response.end(error ? 'no' : out));
+      child_process.execFile('/bin/echo', ['helped'],
+        (error, out) => response.end(error ? 'no' : out));
     } else if (words[1] === 'take') {
       request.on('data', (part) => seen.update(part));
       request.on('end', () => response.end(seen.digest('hex')));
@@ -114,7 +115,8 @@ async function ask([port, port2, port3]) {
   const said = [];
   const several = [];
   for (let at = 0; at < 200; at++) {
-    several.push(at % 3 === 0 ? get(port, '/echo', body(at, at * 211)) : get(port, `/${at}/${at * 307}`));
+    several.push(at % 3 === 0 ? get(port, '/echo', body(at, at * 211))
+      : get(port, `/${at}/${at * 307}`));
   }
   several.push(get(port, '/take', body('large', 12000000)), get(port, '/large/12000000'));
   said.push(...await Promise.all(several));
@@ -124,11 +126,13 @@ async function ask([port, port2, port3]) {
   const session = http2.connect(`http://${HOST}:${port2}`);
   const streams = [];
   for (let at = 0; at < 60; at++) {
-    streams.push(at % 2 ? get2(session, '/echo', body(at, at * 3001 + 1)) : get2(session, `/${at}/${at * 5003}`));
+    streams.push(at % 2 ? get2(session, '/echo', body(at, at * 3001 + 1))
+      : get2(session, `/${at}/${at * 5003}`));
   }
   said.push(...await Promise.all(streams));
   session.close();
-  said.push(...await Promise.all([0, 1, 100000, 9000000].map((size) => half(port3, body(size, size)))));
+  const halves = [0, 1, 100000, 9000000].map((size) => half(port3, body(size, size)));
+  said.push(...await Promise.all(halves));
   said.push(await order(port3));
   console.log(JSON.stringify(said));
 }

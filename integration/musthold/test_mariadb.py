@@ -48,7 +48,8 @@ class Client:
 
     def __init__(self, database, environment, tls=None):
         words = ["--skip-ssl"] if tls is None else [
-            f"--ssl-ca={tls}/ca.pem", f"--ssl-cert={tls}/client.pem", f"--ssl-key={tls}/client-key.pem",
+            f"--ssl-ca={tls}/ca.pem", f"--ssl-cert={tls}/client.pem",
+            f"--ssl-key={tls}/client-key.pem",
             "--ssl-verify-server-cert"]
         self._command = ["mariadb", "--no-defaults", "--protocol=tcp", f"--host={database.address}",
                          f"--port={database.port}", f"--user={mariadb.USER}",
@@ -85,8 +86,9 @@ def killed_clients(database, client):
             if busy:
                 process.stdin.write("SELECT SLEEP(1000);\n")
                 process.stdin.flush()
-                support.wait_for(lambda: database.query(f"SELECT COUNT(*) {where} AND info LIKE '%SLEEP%'")
-                                 == [["1"]], "the client's statement to run")
+                asleep = f"SELECT COUNT(*) {where} AND info LIKE '%SLEEP%'"
+                support.wait_for(lambda: database.query(asleep) == [["1"]],
+                                 "the client's statement to run")
             database.query(f"KILL {number}")
             support.wait_for(lambda: database.query(f"SELECT COUNT(*) {where}") == [["0"]],
                              "the connection to be gone")
@@ -105,7 +107,8 @@ def fixture_tls(tmp_path_factory):
 
 
 def tls_options(tls):
-    return [f"--ssl-ca={tls}/ca.pem", f"--ssl-cert={tls}/server.pem", f"--ssl-key={tls}/server-key.pem"]
+    return [f"--ssl-ca={tls}/ca.pem", f"--ssl-cert={tls}/server.pem",
+            f"--ssl-key={tls}/server-key.pem"]
 
 
 @support.needs_mariadb
@@ -144,16 +147,20 @@ def replicating(tls, number):
 def write(first):
     """Transactions that leave the same rows whenever they run."""
     return "".join(
-        f"BEGIN; UPDATE sbtest.sbtest1 SET k = k + {i}, c = MD5({i}) WHERE id = {i * 7 % 10000 + 1}; "
+        f"BEGIN; UPDATE sbtest.sbtest1 SET k = k + {i}, c = MD5({i}) "
+        f"WHERE id = {i * 7 % 10000 + 1}; "
         f"INSERT INTO sbtest.sbtest2 (id, k, c, pad) VALUES ({20000 + i}, {i}, "
-        f"REPEAT('{i} ', 20), REPEAT('y', {i % 60})); DELETE FROM sbtest.sbtest1 WHERE id = {i}; COMMIT;\n"
+        f"REPEAT('{i} ', 20), REPEAT('y', {i % 60})); "
+        f"DELETE FROM sbtest.sbtest1 WHERE id = {i}; COMMIT;\n"
         for i in range(first, first + TRANSACTIONS))
 
 
 def in_step(primary, replica):
     """Waits until the replica has everything; both servers' tables, which are then the same."""
     position = primary.query("SELECT @@gtid_binlog_pos")[0][0]
-    assert replica.query(f"SELECT MASTER_GTID_WAIT('{position}', {support.ANSWER_S})") == [["0"]]
+    waited = replica.query(f"SELECT MASTER_GTID_WAIT('{position}', {support.ANSWER_S})")
+    assert waited == [["0"]], (replica.name, position, replica.query("SHOW SLAVE STATUS"),
+                               primary.query("SHOW PROCESSLIST"), support.processes.tail(replica.log))
     tables = checks.checksums(primary)
     assert checks.checksums(replica) == tables
     return tables
@@ -184,8 +191,8 @@ def replicate(host, primary, replica, environment, tls, secure):
     replica.query(
         f"CHANGE MASTER TO MASTER_HOST='{primary.address}', MASTER_PORT={primary.port}, "
         "MASTER_USER='copier', MASTER_PASSWORD='copier', MASTER_CONNECT_RETRY=1, "
-        "MASTER_USE_GTID=slave_pos" + (f", MASTER_SSL=1, MASTER_SSL_CA='{tls}/ca.pem'" if secure else
-                                       ", MASTER_SSL=0"))
+        "MASTER_USE_GTID=slave_pos, "
+        + (f"MASTER_SSL=1, MASTER_SSL_CA='{tls}/ca.pem'" if secure else "MASTER_SSL=0"))
     primary.query("GRANT REPLICATION SLAVE ON *.* TO copier@'%' IDENTIFIED BY 'copier'"
                   + (" REQUIRE SSL" if secure else ""))
 
@@ -201,7 +208,8 @@ def replicate(host, primary, replica, environment, tls, secure):
         before = primary.status("Rpl_semi_sync_master_yes_tx", "Rpl_semi_sync_master_no_tx")
         result = client.run(write(first))
         after = primary.status("Rpl_semi_sync_master_yes_tx", "Rpl_semi_sync_master_no_tx")
-        return result, {name: after[name] - before[name] for name in after}, in_step(primary, replica)
+        counts = {name: after[name] - before[name] for name in after}
+        return result, counts, in_step(primary, replica)
 
     client = Client(primary, environment, tls if secure else None)
     replica.query("START SLAVE")

@@ -1,8 +1,8 @@
 """Programs whose work is to move bytes: measured by sockperf, spliced by HAProxy, copied by rsync.
 
      client ── 127.0.0.1 ── server          both plain: the outcome to compare with
-     client ══ 127.0.0.1 ══ server          both preloaded: the same, from a channel, or `ringroad ss`
-                                            says why not
+     client ══ 127.0.0.1 ══ server          both preloaded: the same, from a channel,
+                                            or `ringroad ss` says why not
 """
 
 import hashlib
@@ -31,7 +31,8 @@ SLOWLY = "--bwlimit=4000"  # KiB/s: time to be looked at
 def test_sockperf_finds_every_message_and_none_twice(host, preload):
     """All ways to wait side by side, because most of a run is sockperf's own waiting."""
     with ThreadPoolExecutor(len(SOCKPERF_WAITS)) as at_once:
-        runs = [at_once.submit(check_sockperf, host, preload, *way) for way in SOCKPERF_WAITS.items()]
+        runs = [at_once.submit(check_sockperf, host, preload, *way)
+                for way in SOCKPERF_WAITS.items()]
         for run in runs:
             run.result()
 
@@ -53,7 +54,8 @@ def check_sockperf(host, preload, name, letter):
         sent, received = map(int, total.groups())
         # The clock may stop it between a message and its answer.
         assert 0 <= sent - received <= 1 < received, (name, text)
-        assert "dropped messages = 0; # duplicated messages = 0; # out-of-order messages = 0" in text
+        assert ("dropped messages = 0; # duplicated messages = 0; "
+                "# out-of-order messages = 0") in text, (name, text)
         assert "ERROR" not in text, (name, text)
         assert "Message Rate is" in output(["sockperf", "throughput", *words, "-t", 1, "-m", 1000],
                                            preload).decode()
@@ -69,7 +71,8 @@ def check_sockperf(host, preload, name, letter):
 def haproxy_configuration(back, ports):
     return ("global\n  nbthread 2\ndefaults\n  mode tcp\n  timeout connect 5s\n"
             "  timeout client 60s\n  timeout server 60s\n"
-            + "".join(f"listen {name}\n  bind 127.0.0.1:{port}\n{options}  server s 127.0.0.1:{back}\n"
+            + "".join(f"listen {name}\n  bind 127.0.0.1:{port}\n{options}"
+                      f"  server s 127.0.0.1:{back}\n"
                       for (name, options), port in zip(SPLICING.items(), ports)))
 
 
@@ -141,7 +144,7 @@ def contents(directory):
 
 @needs("rsync")
 def test_rsync_whose_two_processes_share_a_socket_stays_on_tcp_and_says_why(host, eager):
-    """The receiving end is two processes: at the client when it takes, at the daemon when it gives."""
+    """The receiving end is two processes: the client's when it takes, else the daemon's."""
     source = host.directory / "source"
     make_tree(source)
     outcomes = []
@@ -163,7 +166,8 @@ def test_rsync_whose_two_processes_share_a_socket_stays_on_tcp_and_says_why(host
             # Only what differs: checksums go one way, blocks the other.
             with open(source / "big", "r+b") as big:
                 big.write(name.encode())
-            copy(host, daemon, ["-a", "--no-whole-file", "--checksum", f"{source}/", url], environment)
+            copy(host, daemon, ["-a", "--no-whole-file", "--checksum", f"{source}/", url],
+                 environment)
             copy(host, daemon, ["-a", "--delete", url, f"{directory}/back/"], environment)
             outcomes.append((contents(directory / "back"), output(["rsync", url], environment)
                              .decode().count("\n")))

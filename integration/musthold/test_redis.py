@@ -49,8 +49,9 @@ def redis(host, name, port, environment, *words):
     (host.directory / name).mkdir()
     return server(host, f"{name}-server", [
         "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir",
-        host.directory / name, "--enable-debug-command", "local", "--repl-timeout", support.ANSWER_S,
-        "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *words], port, environment)
+        host.directory / name, "--enable-debug-command", "local", "--repl-timeout",
+        support.ANSWER_S, "--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", *words],
+        port, environment)
 
 
 def ask(port, *words):
@@ -69,8 +70,9 @@ def test_redis_with_threads_that_read_and_write(host, eager):
         with redis(host, name, port, environment, "--io-threads", 4,
                    "--io-threads-do-reads", "yes") as child:
             # The threads are at work only while many clients wait.
-            text = output(["redis-benchmark", "-p", port, "-n", 4000, "-c", 40, "-P", 16, "-r", 1000,
-                           "-d", 500, "-t", "set,get,incr,lpush,lrange_100", "--threads", 2, "--csv"],
+            text = output(["redis-benchmark", "-p", port, "-n", 4000, "-c", 40, "-P", 16, "-r",
+                           1000, "-d", 500, "-t", "set,get,incr,lpush,lrange_100", "--threads", 2,
+                           "--csv"],
                           environment)
             assert text.count(b"\n") == 7 and b"LRANGE_100" in text, text
             threaded = dict(line.split(":") for line in ask(port, "info", "stats").splitlines()[1:])
@@ -88,7 +90,7 @@ def test_redis_with_threads_that_read_and_write(host, eager):
 @needs("redis-server", "redis-cli")
 @pytest.mark.parametrize("way", ["swapdb", "on-empty-db"])
 def test_redis_replica_that_loads_from_the_socket(host, eager, way):
-    """The snapshot comes from a child of the primary's: that connection is on TCP, the next is not."""
+    """A child of the primary's sends the snapshot: on TCP, unlike the connection after that one."""
     outcomes = []
     for name, environment in (("plain", None), ("preloaded", eager)):
         first, second = support.free_port(), support.free_port()
@@ -120,8 +122,8 @@ def test_redis_replica_that_loads_from_the_socket(host, eager, way):
             if environment:
                 support.wait_for(lambda: host.on_channel(replica.pid), "the replica's channel",
                                  support.ANSWER_S)
-            support.wait_for(lambda: "sync_partial_ok:1" in ask(first, "info", "stats") and in_step(),
-                             "the replica to go on", support.ANSWER_S)
+            support.wait_for(lambda: "sync_partial_ok:1" in ask(first, "info", "stats")
+                             and in_step(), "the replica to go on", support.ANSWER_S)
             answers.append(load(first, environment))
             digests.append(same_digest(first, second))
             assert "sync_full:2" in ask(first, "info", "stats")

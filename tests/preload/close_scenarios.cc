@@ -295,7 +295,9 @@ SCENARIO(the_end_that_closes_first_keeps_the_port, kStaysOnChannel) {
     a.close(fd);
     a.sync();
   }
-  a.server([&] { a.log("%d connections in TIME_WAIT at the service's port", left_in_time_wait(a.port())); });
+  a.server([&] {
+    a.log("%d connections in TIME_WAIT at the service's port", left_in_time_wait(a.port()));
+  });
 }
 
 }  // namespace ringroad::test
