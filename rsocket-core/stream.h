@@ -281,6 +281,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
       RR_REQUIRES(rx_mutex_);
   IoResult recv_ring(const iovec* iov, int count, std::size_t skip, int flags) noexcept
       RR_REQUIRES(rx_mutex_);
+  ssize_t peek_over_frames(const iovec* iov, int count, std::size_t skip, std::size_t limit,
+                           int flags) noexcept RR_REQUIRES(rx_mutex_);
+  // The program's bytes among those that the kernel has.
+  std::uint64_t unread_on_tcp() noexcept RR_REQUIRES(rx_mutex_);
   int tell_error(std::size_t done) noexcept;
   IoResult kernel_refused(std::size_t done) noexcept;
   // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.

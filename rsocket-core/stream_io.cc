@@ -352,6 +352,26 @@ Stream::IoResult Stream::try_recv(const iovec* iov, int count_iov, std::size_t s
   return r;
 }
 
+// The program's bytes before and behind the frames that end with the peer's RESUME.
+ssize_t Stream::peek_over_frames(const iovec* iov, int count_iov, std::size_t skip, std::size_t limit,
+                                 int flags) noexcept {
+  const Window before(iov, count_iov, skip, limit);
+  const Window behind(iov, count_iov, skip + limit, std::numeric_limits<std::size_t>::max());
+  std::uint8_t frames[kTokenBytes + kResumeBytes];
+  iovec all[2 * Window::kVectors + 1];
+  iovec* end = std::copy(before.iov, before.iov + before.count, all);
+  *end++ = {frames, std::min(verified_, sizeof frames)};
+  end = std::copy(behind.iov, behind.iov + behind.count, end);
+  msghdr msg{};
+  msg.msg_iov = all;
+  // Where the vectors before the frames are too many or too short for all that stands there, only those.
+  const bool whole = total_bytes(before.iov, before.count) == limit;
+  msg.msg_iovlen = whole ? static_cast<std::size_t>(end - all) : static_cast<std::size_t>(before.count);
+  const ssize_t n = sys::recvmsg(fd(), &msg, flags);
+  const auto most = static_cast<ssize_t>(limit);
+  return n <= most ? n : n - std::min(n - most, static_cast<ssize_t>(verified_));
+}
+
 Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t skip,
                                   int flags) noexcept {
   constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
@@ -359,7 +379,9 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
   msghdr msg{};
   ssize_t n;
   const int kernel_flags = (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT;
-  if (skip == 0 && limit == kNoLimit) {
+  if ((flags & MSG_PEEK) != 0 && limit != kNoLimit && resume_seen_) {
+    n = peek_over_frames(iov, count_iov, skip, limit, kernel_flags);
+  } else if (skip == 0 && limit == kNoLimit) {
     msg.msg_iov = const_cast<iovec*>(iov);
     msg.msg_iovlen = static_cast<std::size_t>(count_iov);
     n = sys::recvmsg(fd(), &msg, kernel_flags);
@@ -489,15 +511,21 @@ int Stream::take_error() noexcept {
   return value;
 }
 
+std::uint64_t Stream::unread_on_tcp() noexcept {
+  int in_kernel = 0;
+  sys::ioctl(fd(), SIOCINQ, &in_kernel);
+  const auto all = static_cast<std::uint64_t>(in_kernel);
+  if (boundary_ == kNoBoundary) return all;
+  const std::uint64_t before = std::min(all, boundary_ - tcp_rx_);
+  if (!resume_seen_) return before;
+  // What stands behind the frames is the program's again.
+  return all - std::min<std::uint64_t>(all - before, verified_);
+}
+
 int Stream::unread_bytes() noexcept {
   MutexLock rx(rx_mutex_);
   std::uint64_t bytes = 0;
-  if (boundary_ == kNoBoundary || tcp_rx_ < boundary_) {
-    int in_kernel = 0;
-    sys::ioctl(fd(), SIOCINQ, &in_kernel);
-    bytes = static_cast<std::uint64_t>(in_kernel);
-    if (boundary_ != kNoBoundary) bytes = std::min(bytes, boundary_ - tcp_rx_);
-  }
+  if (boundary_ == kNoBoundary || tcp_rx_ < boundary_ || resume_seen_) bytes = unread_on_tcp();
   if (channel_ != nullptr && token_seen_ && !resume_sent_) {
     channel_->progress();
     bytes += channel_->rx_head() - channel_->rx_consumed();

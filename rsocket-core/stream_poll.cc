@@ -164,11 +164,8 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
 
 std::uint64_t Stream::tcp_arrivals(bool& ends) noexcept {
   MutexLock rx(rx_mutex_);
-  int unread = 0;
-  sys::ioctl(fd(), SIOCINQ, &unread);
-  const std::uint64_t all = tcp_rx_ + static_cast<unsigned>(unread);
-  ends = boundary_ != kNoBoundary;
-  return std::min(all, boundary_);
+  ends = boundary_ != kNoBoundary && !resume_seen_;
+  return tcp_rx_ + unread_on_tcp();
 }
 
 void Stream::after_sleep(const Waiter* taker) noexcept {
