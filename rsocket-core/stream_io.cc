@@ -48,6 +48,18 @@ struct Window {
   }
 };
 
+// What the kernel will tell of the connection, taken; 0: nothing.
+int pending_error(int fd) noexcept {
+  pollfd entry{fd, 0, 0};
+  timespec at_once{};
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (sys::ppoll(&entry, 1, &at_once, nullptr) > 0 && (entry.revents & POLLERR) != 0) {
+    sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  }
+  return error;
+}
+
 // Calls copy(pointer, bytes) for each contiguous piece of the vectors after `skip`, up to `limit`.
 template <typename Copy>
 void for_each_piece(const iovec* iov, int count, std::size_t skip, std::size_t limit,
@@ -169,7 +181,11 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
 Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t skip,
                                   int flags) noexcept {
   if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};
-  if (shut_wr_) return {Step::kError, 0, EPIPE};
+  if (shut_wr_) {
+    // A reset is told first.
+    const int error = tx_ == Tx::kTcp ? pending_error(fd()) : 0;
+    return {Step::kError, 0, error != 0 ? error : EPIPE};
+  }
   switch (tx_) {
     case Tx::kTcp: {
       if (!kernel_takes_bytes()) return {Step::kWouldBlock, 0, 0};
