@@ -430,7 +430,7 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   std::uint32_t events = ready | from_kernel;
   // An edge tells all that holds. A switch takes a moment; a program that runs into it gets EAGAIN, and
   // the edge that ends it.
-  if (edge_triggered && events != 0 && plan.frozen) events |= item.mask & kOutput;
+  if (edge_triggered && plan.frozen && (events != 0 || item.fresh)) events |= item.mask & kOutput;
   if (!consume) return events != 0;
   item.fresh = false;
   item.kernel_bits = 0;

@@ -493,10 +493,11 @@ class Player {
     Copy& copy = end.copies[static_cast<std::size_t>(copy_)];
     const bool odd = draw_.one_in(12);  // what the kernel refuses
     const bool is_in = copy.in[instance] != odd;
-    // A stream under two numbers in one instance is handed back, which may be an edge.
+    // A stream under two numbers in one instance is handed back, which may be an edge, and takes until the
+    // program has read what came before: scenarios have it.
     bool twice = end.stale[instance];
     for (const Copy& other : end.copies) twice |= &other != &copy && other.in[instance];
-    if (!switching_ && !is_in && twice) return;
+    if (!is_in && twice) return;
     const int op = !is_in ? EPOLL_CTL_ADD : draw_.below(3) != 0 ? EPOLL_CTL_MOD : EPOLL_CTL_DEL;
     std::uint32_t mask = draw_.subset({EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLPRI});
     if (draw_.one_in(2)) mask |= EPOLLET;
