@@ -325,24 +325,24 @@ std::uint32_t EpollSet::kernel_wants(const Item& item, const Stream::PollPlan& p
   return static_cast<std::uint32_t>(plan.kernel_events) | (item.mask & EPOLLET);
 }
 
-void EpollSet::watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept {
+// True if the inner instance has something to say that it had not.
+bool EpollSet::watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept {
   const int fd = item.stream->fd();
   if (item.kernel_fd >= 0 && (item.kernel_fd != fd || !plan.use_kernel || item.disabled)) {
     control(inner_, EPOLL_CTL_DEL, item.kernel_fd, 0, 0);
     item.kernel_fd = -1;
   }
-  if (!plan.use_kernel || item.disabled) return;
+  if (!plan.use_kernel || item.disabled) return false;
   const std::uint32_t wanted = kernel_wants(item, plan);
-  if (item.kernel_fd >= 0 && item.kernel_mask == wanted && !item.fresh) return;
+  if (item.kernel_fd >= 0 && item.kernel_mask == wanted && !item.fresh) return false;
   const int op = item.kernel_fd >= 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-  if (control(inner_, op, fd, wanted, item.stream->id() << 1 | kOfKernel) == 0) {
-    item.kernel_fd = fd;
-    item.kernel_mask = wanted;
-    // It says again whatever holds; what it said before the change is part of that.
-    item.kernel_bits = 0;
-    look_inside_.store(true, std::memory_order_relaxed);
-    put_inside_ = true;
-  }
+  if (control(inner_, op, fd, wanted, item.stream->id() << 1 | kOfKernel) != 0) return false;
+  item.kernel_fd = fd;
+  item.kernel_mask = wanted;
+  // It says again whatever holds; what it said before the change is part of that.
+  item.kernel_bits = 0;
+  look_inside_.store(true, std::memory_order_relaxed);
+  return true;
 }
 
 void EpollSet::watch_channel(Item& item, const Stream::PollPlan& plan) noexcept {
@@ -357,7 +357,6 @@ void EpollSet::watch_channel(Item& item, const Stream::PollPlan& plan) noexcept 
   item.channel_fd = plan.channel_fd;
   item.channel_generation = plan.channel_generation;
   look_inside_.store(true, std::memory_order_relaxed);
-  put_inside_ = true;
 }
 
 // What the inner instance has said of the TCP socket, as far as it is the stream's. `edge`: it is to be
@@ -407,7 +406,7 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
     }
     return false;
   }
-  watch_kernel(item, plan);
+  const bool put = watch_kernel(item, plan);  // the inner instance has not been asked about it yet
   watch_channel(item, plan);
   auto ready = static_cast<std::uint32_t>(plan.ready);
   bool edge = false;
@@ -415,7 +414,8 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
     const short ends = static_cast<short>((plan.ready & kEnds) | (plan.ended ? POLLRDHUP : 0));
     edge = (plan.arrivals != item.seen_arrivals && (item.mask & kArrival) != 0) ||
            (ends & ~item.seen_ends) != 0 || plan.shutdowns != item.seen_shutdowns ||
-           ((ready & kOutput) != 0 && plan.blocked != item.seen_blocked);
+           ((ready & kOutput) != 0 && plan.blocked != item.seen_blocked) ||
+           (item.owes_room && !plan.frozen);
     if (consume) {
       item.seen_arrivals = plan.arrivals;
       item.seen_ends = ends;
@@ -430,12 +430,17 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   std::uint32_t events = ready | from_kernel;
   // An edge tells all that holds. A switch takes a moment; a program that runs into it gets EAGAIN, and
   // the edge that ends it.
-  if (edge_triggered && plan.frozen && (events != 0 || item.fresh)) events |= item.mask & kOutput;
+  const bool held = edge_triggered && plan.frozen && (item.mask & kOutput) != 0;
+  if (held && (events != 0 || item.owes_room || (item.fresh && !put))) events |= item.mask & kOutput;
   if (!consume) return events != 0;
+  item.owes_room = held && item.fresh && events == 0;
   item.fresh = false;
   item.kernel_bits = 0;
   item.kernel_bits_old = false;
-  if (events == 0) return false;
+  if (events == 0) {
+    if (item.owes_room) enqueue(item);
+    return false;
+  }
   out.events = events;
   out.data = item.data;
   if ((item.mask & EPOLLONESHOT) != 0) {
@@ -483,9 +488,10 @@ void EpollSet::settle() noexcept {
 int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
   int n = 0;
   // A look may put something into the inner instance that is readable from before.
-  for (int round = 0; round < 2 && n < max; ++round) {
-    if (round > 0 && !(n == 0 ? look_inside_.load(std::memory_order_relaxed) : put_inside_)) break;
-    put_inside_ = false;
+  bool owed = false;
+  for (int round = 0; round < 3 && n < max; ++round) {
+    if (round > 0 && !owed && (n > 0 || !look_inside_.load(std::memory_order_relaxed))) break;
+    owed = false;
     take_dirty();
     take_inner();
     for (std::size_t left = queue_.size(); left > 0 && n < max && !queue_.empty(); --left) {
@@ -497,7 +503,10 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
         enqueue(item);
         continue;
       }
-      if (!look(item, out[n], true)) continue;
+      if (!look(item, out[n], true)) {
+        owed |= !queue_.empty() && queue_.back().owes_room;
+        continue;
+      }
       item.told_in = wait;  // who is reported is still here
       ++n;
     }

@@ -116,6 +116,7 @@ class EpollSet {
     bool dirty = false;          // on dirty_; guarded by dirty_mutex_
     bool queued = false;         // on queue_
     bool fresh = false;          // added, modified: report whatever is ready
+    bool owes_room = false;      // of it, room to send, for which the carrier changed just then
     std::uint64_t told_in = 0;   // the wait that it was last reported to
     std::uint32_t kernel_bits = 0;  // what the inner instance said of the TCP socket
     bool kernel_bits_old = false;   // and the program may have done something about it since
@@ -141,7 +142,7 @@ class EpollSet {
                             bool consume) noexcept
       RR_REQUIRES(mutex_);
   static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;
-  void watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
+  bool watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   void watch_channel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   void give_to_kernel(Item& item) noexcept RR_REQUIRES(mutex_);
   void erase(Item& item) noexcept RR_REQUIRES(mutex_);
@@ -178,7 +179,6 @@ class EpollSet {
   bool kernel_first_ RR_GUARDED_BY(mutex_) = false;
   bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say
-  bool put_inside_ RR_GUARDED_BY(mutex_) = false;  // a look has put something new into it
 
   Mutex dirty_mutex_;  // taken with streams' locks held; see mutex.h
   boost::intrusive::list<Item, boost::intrusive::base_hook<DirtyHook>> dirty_

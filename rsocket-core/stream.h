@@ -439,6 +439,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool pending_shut_wr_ = false;     // program wants it; not on the wire yet
   bool shut_wr_ = false;             // program asked for it: no more sends
   bool shut_rd_ = false;
+  bool kernel_shut_rd_ = false;      // the kernel was told
   std::atomic<bool> app_closed_{false};
   bool closed_in_use_ = false;        // while a call was inside, for which the file stays open
   std::atomic<bool> owns_fd_{false};  // fd_ is a private duplicate

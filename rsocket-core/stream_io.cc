@@ -497,7 +497,7 @@ int Stream::shutdown(int how) noexcept {
       result = sys::shutdown(fd(), how);
       if (result != 0) return result;
       if (write) shut_wr_ = true;
-      if (read) shut_rd_ = true;
+      if (read) shut_rd_ = kernel_shut_rd_ = true;
     } else {
       // On TCP the kernel tells all who wait; also of a shutdown that changes nothing.
       shutdowns_.fetch_add(1, std::memory_order_relaxed);

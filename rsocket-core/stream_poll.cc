@@ -124,7 +124,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
       }
       if (reading_ring && plan.arrivals != channel_->rx_consumed()) ready |= kReadBits;
       if (reading_ring || ring_follows) peer_ended = fin_at_ != kNoBoundary || peer_closed_;
-      if (shut_rd_) peer_ended = true;  // the kernel may not know it yet
+      if (shut_rd_ && !(reading_kernel && kernel_shut_rd_)) peer_ended = true;
       plan.ended = peer_ended;
       if (peer_ended) {
         ready |= POLLRDHUP;

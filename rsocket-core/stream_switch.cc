@@ -59,7 +59,10 @@ void Stream::settle_kernel_only() noexcept {
   const bool kernel = state() == State::kOnTcp && pinned_ && channel_ == nullptr &&
                       boundary_ == kNoBoundary && kernel_takes_bytes() &&
                       error_.load(std::memory_order_relaxed) == 0;  // the kernel has forgotten it
-  if (kernel && shut_rd_) sys::shutdown(fd(), SHUT_RD);  // the kernel need not know it yet
+  if (kernel && shut_rd_ && !kernel_shut_rd_) {
+    sys::shutdown(fd(), SHUT_RD);
+    kernel_shut_rd_ = true;
+  }
   kernel_only_.store(kernel, std::memory_order_release);
 }
 

@@ -101,6 +101,27 @@ TEST(EpollSet, AnEdgeIsNotLostWhileTheCarrierChanges) {
   }
 }
 
+// Not by waiting for the change to be over, as there is something else to tell.
+TEST(EpollSet, RoomIsToldToWhoComesWhileTheCarrierChanges) {
+  StreamPair p;
+  StreamPair other;
+  EXPECT_EQ(1, send_text(*other.a, "x"));
+  ASSERT_TRUE(readable(other.b_fd, 1000));
+  p.start();
+  p.channels_up();
+  for (int i = 0; i < 2000 && !p.a->tx_is_held(); ++i) p.a->service();
+  ASSERT_TRUE(p.a->tx_is_held());
+  // Of the second the kernel is asked as well, and has nothing to say.
+  for (const std::uint32_t mask : {EPOLLOUT | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLET}) {
+    Instance instance;
+    ASSERT_EQ(instance.set->add(other.b, other.b_fd, event_of(EPOLLIN, 2), false), 0);
+    ASSERT_EQ(instance.ready(), Ready({{2, EPOLLIN}}));
+    ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(mask, 1), false), 0);
+    EXPECT_EQ(instance.ready(), Ready({{1, EPOLLOUT}, {2, EPOLLIN}})) << mask;
+    EXPECT_TRUE(p.a->tx_is_held());
+  }
+}
+
 TEST(EpollSet, RoomIsAnEdgeForWhoFoundNone) {
   StreamPair p(4096);
   p.promote();
