@@ -60,6 +60,7 @@ struct Entry {
   Waiter waiter;
   bool waiting = false;
   short ready = 0;
+  bool held = false;       // no room, as the stream changes its carrier
   int kernel_index = -1;   // in the kernel's set: the program's descriptor itself
   int channel_index = -1;  // and the channel's
 };
@@ -131,6 +132,7 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
       }
       const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kIfIdle);
       e.ready = plan.ready;
+      e.held = plan.frozen;
       if (e.ready != 0) ++ready_now;
       if (plan.use_kernel) {
         e.kernel_index = static_cast<int>(used);
@@ -175,6 +177,7 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
           // Did the carrier change while the kernel looked? Then its answer is not the stream's.
           const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kNever);
           revents |= plan.ready;
+          e.held |= plan.frozen;
           if (plan.use_kernel) {
             from_kernel &= static_cast<short>(plan.kernel_events | POLLERR | POLLHUP | POLLNVAL);
           } else {
@@ -195,9 +198,10 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
     if (late && !std::exchange(outlasted, true)) {
       bool changed = false;
       for (nfds_t i = 0; i < count; ++i) {
-        Stream* stream = entries[i].stream;
         const bool asks = (fds[i].events & (POLLOUT | POLLWRNORM)) != 0;
-        if (stream != nullptr && asks && stream->outlast_switch()) changed = true;
+        if (entries[i].stream == nullptr || !asks) continue;
+        // A change may have come or gone since the looks.
+        if (entries[i].stream->outlast_switch() || entries[i].held) changed = true;
       }
       if (changed) continue;
     }

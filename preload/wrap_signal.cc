@@ -1,5 +1,5 @@
-// Handlers of signals: each that the program installs is wrapped, so that none runs while the thread holds
-// a lock of the library's (rsocket-core/signals.h). The program is told of its own.
+// Handlers of signals: each that the program installs is wrapped, so that none runs while the
+// thread holds a lock of the library's (rsocket-core/signals.h). The program is told of its own.
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -15,8 +15,8 @@ using namespace ringroad::preload;
 using Handler = void (*)(int, siginfo_t*, void*);
 constexpr int kSignals = 65;  // 1 to 64, signal(7)
 
-// What the program has installed. Not one atomic: who installs two at once cannot tell which came first,
-// and a handler of either kind may be called with three arguments.
+// What the program has installed. Not one atomic: who installs two at once cannot tell which came
+// first, and a handler of either kind may be called with three arguments.
 struct Installed {
   std::atomic<Handler> handler{nullptr};
   std::atomic<int> flags{0};
@@ -134,8 +134,9 @@ int rr_siginterrupt(int signo, int interrupts) {
   if (result == 0 && can_wait(signo) && real().sigaction(signo, nullptr, &action) == 0 &&
       action.sa_sigaction == run_or_put_off) {
     std::atomic<int>& flags = installed[signo].flags;
-    flags.store((flags.load(std::memory_order_relaxed) & ~SA_RESTART) | (action.sa_flags & SA_RESTART),
-                std::memory_order_relaxed);
+    flags.store(
+        (flags.load(std::memory_order_relaxed) & ~SA_RESTART) | (action.sa_flags & SA_RESTART),
+        std::memory_order_relaxed);
   }
   errno = saved;
   return result;

@@ -99,8 +99,8 @@ class Agent final : public StreamHost, public TransportEvents {
  private:
   static constexpr std::int64_t kUnknownRequestNs = 1'000'000'000;
   static constexpr std::int64_t kPromotionTimeoutNs = 4'000'000'000;
-  // An address where nobody answers is asked again after the first, then after twice the last, up to the
-  // longest: a listener may be missing for a moment only.
+  // An address where nobody answers is asked again after the first, then after twice the last, up
+  // to the longest: a listener may be missing for a moment only.
   static constexpr std::int64_t kFirstPeerMemoryNs = 1'000'000'000;
   static constexpr std::int64_t kLongestPeerMemoryNs = 30'000'000'000;
   static constexpr std::size_t kPeerMemoryEntries = 1024;
@@ -227,8 +227,8 @@ class Agent final : public StreamHost, public TransportEvents {
   // A leaf: taken with streams' locks held.
   Mutex queue_mutex_;
   std::vector<Command> queue_ RR_GUARDED_BY(queue_mutex_);
-  // Streams for serve(), in a list of their own: nothing is allocated on the data path, nor for what a
-  // signal handler may call, such as _exit(2).
+  // Streams for serve(), in a list of their own: nothing is allocated on the data path, nor for
+  // what a signal handler may call, such as _exit(2).
   StreamPtr attended_ RR_GUARDED_BY(queue_mutex_);
   Stream* last_attended_ RR_GUARDED_BY(queue_mutex_) = nullptr;
   std::atomic<int> epoll_fd_{-1};

@@ -249,13 +249,12 @@ void EpollSet::give_to_kernel(Item& item) noexcept {
   epoll_event event{};
   event.events = item.mask;
   event.data = item.data;
-  // Under the program's number. If that has been closed since, and a copy keeps the stream: under one that
-  // is closed as well, as the kernel would have it. The copy's is the program's to add.
+  // Under the program's number. If that has been closed since, and a copy keeps the stream: under
+  // one that is closed as well, as the kernel would have it. The copy's is the program's to add.
   const int number = item.fd;
   const int known = item.stream->fd();
   const bool closed = !same_socket(number, known);
-  const int fd =
-      closed ? sys::fcntl(known, F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase) : number;
+  const int fd = closed ? sys::fcntl(known, F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase) : number;
   erase(item);
   sys::epoll_ctl(epfd_.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &event);
   if (closed && fd >= 0) sys::close_quietly(fd);
@@ -408,6 +407,7 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   }
   const bool put = watch_kernel(item, plan);  // the inner instance has not been asked about it yet
   watch_channel(item, plan);
+  held_ |= plan.frozen && (item.mask & kOutput) != 0;
   auto ready = static_cast<std::uint32_t>(plan.ready);
   bool edge = false;
   if (edge_triggered) {
@@ -431,7 +431,8 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   // An edge tells all that holds. A switch takes a moment; a program that runs into it gets EAGAIN, and
   // the edge that ends it.
   const bool held = edge_triggered && plan.frozen && (item.mask & kOutput) != 0;
-  if (held && (events != 0 || item.owes_room || (item.fresh && !put))) events |= item.mask & kOutput;
+  if (held && (events != 0 || item.owes_room || (item.fresh && !put)))
+    events |= item.mask & kOutput;
   if (!consume) return events != 0;
   item.owes_room = held && item.fresh && events == 0;
   item.fresh = false;
@@ -538,8 +539,11 @@ int EpollSet::sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_n
 // Whether there may be room now that there was none for while a stream changed its carrier.
 bool EpollSet::outlast_switches() noexcept {
   std::vector<StreamPtr> asked;
+  bool changed = false;
   try {
     MutexLock lock(mutex_);
+    changed = std::exchange(held_, false);  // and over by now, perhaps
+    if (!changed && !Stream::any_switches()) return false;
     for (const auto& [id, item] : items_) {
       const bool wants_room = (item->mask & (EPOLLOUT | EPOLLWRNORM)) != 0 && !item->disabled;
       if (wants_room && item->stream->state() == State::kSwitching) asked.push_back(item->stream);
@@ -547,7 +551,6 @@ bool EpollSet::outlast_switches() noexcept {
   } catch (const std::bad_alloc&) {
     return false;
   }
-  bool changed = false;
   for (const StreamPtr& stream : asked) changed |= stream->outlast_switch();
   return changed;
 }
@@ -610,8 +613,7 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       n += collect(number, out + n, max - n);
       if (n == 0 && moved_) continue;  // the kernel has it to tell
     }
-    if (n == 0 && last && Stream::any_switches() && !std::exchange(outlasted, true) &&
-        outlast_switches()) {
+    if (n == 0 && last && !std::exchange(outlasted, true) && outlast_switches()) {
       continue;
     }
     if (n > 0 || last || (sleeps && !news)) {

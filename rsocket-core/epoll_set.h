@@ -177,6 +177,7 @@ class EpollSet {
       RR_GUARDED_BY(mutex_);
   bool watched_ RR_GUARDED_BY(mutex_) = false;
   bool kernel_first_ RR_GUARDED_BY(mutex_) = false;
+  bool held_ RR_GUARDED_BY(mutex_) = false;  // a look found no room, as a stream changes its carrier
   bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say
 

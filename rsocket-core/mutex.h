@@ -1,6 +1,6 @@
 // Mutexes with clang's thread-safety annotations (-Wthread-safety), and the order in which they are
-// taken. A lock is never held across a call that may sleep in the kernel, nor while a signal handler of
-// the program's runs.
+// taken. A lock is never held across a call that may sleep in the kernel, nor while a signal
+// handler of the program's runs.
 //
 // Rank (take in this order only):
 //   1 DescriptorTable::mutex_  who has which number
@@ -57,7 +57,8 @@ class RR_CAPABILITY("mutex") Mutex {
     signals::end();
   }
 
-  // In the child of a fork only: nobody else is left who could hold it. See signals::forget_after_fork().
+  // In the child of a fork only: nobody else is left who could hold it. See
+  // signals::forget_after_fork().
   void reset_after_fork() noexcept { mutex_ = PTHREAD_MUTEX_INITIALIZER; }
 
  private:

@@ -16,8 +16,8 @@ constexpr std::uint64_t bit(int signo) noexcept { return std::uint64_t{1} << (si
 
 bool put_off(int signo, siginfo_t* info, void* context) noexcept {
   if (thread_state.depth == 0) return false;
-  // Sent once more, to this thread, which has it blocked from the handler's return on: the kernel keeps
-  // it, with all that is known about it.
+  // Sent once more, to this thread, which has it blocked from the handler's return on: the kernel
+  // keeps it, with all that is known about it.
   auto* interrupted = static_cast<ucontext_t*>(context);
   if (sys::raw(SYS_rt_tgsigqueueinfo, sys::getpid(), sys::raw(SYS_gettid), signo,
                sys::word(info)) != 0) {

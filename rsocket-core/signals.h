@@ -1,10 +1,11 @@
 // Stretches of the library that no signal handler of the program's may interrupt.
 //
-// The program's handlers may call whatever signal-safety(7) allows, send(2) and recv(2) on a stream and
-// _exit(2) among it, while the very thread is inside the library with a lock. Blocking signals around
-// each stretch would cost two system calls. Instead the handlers that the program installs are wrapped
-// (preload/wrap_signal.cc): one that would run inside a stretch is put off to its end, as if the signal
-// had come a moment later. Handlers of faults are not wrapped, as those cannot wait.
+// The program's handlers may call whatever signal-safety(7) allows, send(2) and recv(2) on a stream
+// and _exit(2) among it, while the very thread is inside the library with a lock. Blocking signals
+// around each stretch would cost two system calls. Instead the handlers that the program installs
+// are wrapped (preload/wrap_signal.cc): one that would run inside a stretch is put off to its end,
+// as if the signal had come a moment later. Handlers of faults are not wrapped, as those cannot
+// wait.
 //
 // Thread rule: everything here concerns the calling thread alone.
 #pragma once
@@ -25,8 +26,7 @@ struct ThreadState {
   std::uint64_t put_off = 0;  // signals that are blocked until depth is 0; bit 0 is signal 1
 };
 
-inline thread_local constinit ThreadState thread_state
-    __attribute__((tls_model("initial-exec")));
+inline thread_local constinit ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
 // The kernel has them delivered before this returns. Keeps errno.
 void deliver() noexcept;
@@ -67,8 +67,8 @@ class Now {
   const unsigned depth_;
 };
 
-// For the wrapped handler. True: the signal was put off, and the handler is not to run. `context` is its
-// third argument.
+// For the wrapped handler. True: the signal was put off, and the handler is not to run. `context`
+// is its third argument.
 bool put_off(int signo, siginfo_t* info, void* context) noexcept;
 
 // In the child of a fork, which is inside the stretches of its parent's locks.

@@ -318,6 +318,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void on_control(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void answer_switch() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void maybe_switched() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool tx_holds() const noexcept RR_REQUIRES(tx_mutex_) {
+    return tx_ == Tx::kFrozen || tx_ == Tx::kToken || tx_ == Tx::kReplay;
+  }
   void sleep_while_held(std::int64_t deadline_ns) noexcept;
   // service() brings no channel of it back to life: a call inside must not ask for that.
   bool is_over() const noexcept { return state() == State::kReset || state() == State::kClosed; }
@@ -365,7 +368,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<State> state_{State::kOnTcp};
   std::atomic<bool> kernel_only_{false};
   std::atomic<bool> promotion_asked_{false};
-  std::atomic<bool> options_known_{false};  // these three
+  std::atomic<bool> options_known_{false};        // these three
   std::atomic<std::int64_t> send_timeout_ns_{0};  // 0: none
   std::atomic<std::int64_t> recv_timeout_ns_{0};
   std::atomic<bool> tells_unread_{false};
@@ -439,7 +442,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool pending_shut_wr_ = false;     // program wants it; not on the wire yet
   bool shut_wr_ = false;             // program asked for it: no more sends
   bool shut_rd_ = false;
-  bool kernel_shut_rd_ = false;      // the kernel was told
+  bool kernel_shut_rd_ = false;  // the kernel was told
   std::atomic<bool> app_closed_{false};
   bool closed_in_use_ = false;        // while a call was inside, for which the file stays open
   std::atomic<bool> owns_fd_{false};  // fd_ is a private duplicate

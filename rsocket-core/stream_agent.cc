@@ -58,8 +58,8 @@ bool Stream::settled() noexcept {
          frames_sent_ == frames_size_;
 }
 
-// Whose program closed first keeps the kernel's connection in TIME_WAIT, as without us: a server that
-// only answers its clients' ends could not be started again otherwise.
+// Whose program closed first keeps the kernel's connection in TIME_WAIT, as without us: a server
+// that only answers its clients' ends could not be started again otherwise.
 bool Stream::waits_to_follow() noexcept {
   if (!follows_) return false;
   if (follow_until_ns_ == 0) {

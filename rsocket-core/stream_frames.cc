@@ -288,7 +288,8 @@ void Stream::tcp_ended(int error) noexcept {
   }
   if (state() == State::kResuming && !resume_seen_ && fin_at_ == kNoBoundary &&
       left_fin_at_ == channel_->rx_head()) {
-    // It had closed when we left, and our RESUME finds nobody: all that would come again is in the ring.
+    // It had closed when we left, and our RESUME finds nobody: all that would come again is in the
+    // ring.
     fin_at_ = left_fin_at_;
   }
   break_connection(error != 0 ? error : ECONNRESET, Reason::kPeerGone);
@@ -311,8 +312,9 @@ void Stream::break_connection(int error, Reason reason) noexcept {
 
 // ---- Back to TCP
 
-// The peer cannot know how much is to come behind our RESUME. If this process is killed before all of it
-// is in the kernel, the kernel must answer for it with a reset: an end of file would cut the stream short.
+// The peer cannot know how much is to come behind our RESUME. If this process is killed before all
+// of it is in the kernel, the kernel must answer for it with a reset: an end of file would cut the
+// stream short.
 void Stream::reset_if_killed(bool yes) noexcept {
   const linger cut{1, 0};
   linger now{};

@@ -131,10 +131,12 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
   for (;;) {
     IoResult r;
     bool by_channel;
+    bool held;
     {
       MutexLock lock(tx_mutex_);
       r = try_send(iov, count_iov, done, flags);
       by_channel = tx_ == Tx::kChannel;
+      held = tx_holds();
       if (r.step == Step::kDone) {
         count(true, by_channel, r.bytes);
         if (done == 0) {
@@ -160,7 +162,8 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
     } else {
       if (total == 0) break;  // nothing needs no room
       if (!may_sleep) {
-        if (!std::exchange(outlasted, true) && outlast_switch()) continue;
+        // The change may be over by now.
+        if (!std::exchange(outlasted, true) && (outlast_switch() || held)) continue;
         blocked_.fetch_add(1, std::memory_order_relaxed);
         if (done > 0) break;
         errno = EAGAIN;
@@ -369,8 +372,8 @@ Stream::IoResult Stream::try_recv(const iovec* iov, int count_iov, std::size_t s
 }
 
 // The program's bytes before and behind the frames that end with the peer's RESUME.
-ssize_t Stream::peek_over_frames(const iovec* iov, int count_iov, std::size_t skip, std::size_t limit,
-                                 int flags) noexcept {
+ssize_t Stream::peek_over_frames(const iovec* iov, int count_iov, std::size_t skip,
+                                 std::size_t limit, int flags) noexcept {
   const Window before(iov, count_iov, skip, limit);
   const Window behind(iov, count_iov, skip + limit, std::numeric_limits<std::size_t>::max());
   std::uint8_t frames[kTokenBytes + kResumeBytes];
@@ -380,9 +383,11 @@ ssize_t Stream::peek_over_frames(const iovec* iov, int count_iov, std::size_t sk
   end = std::copy(behind.iov, behind.iov + behind.count, end);
   msghdr msg{};
   msg.msg_iov = all;
-  // Where the vectors before the frames are too many or too short for all that stands there, only those.
+  // Where the vectors before the frames are too many or too short for all that stands there, only
+  // those.
   const bool whole = total_bytes(before.iov, before.count) == limit;
-  msg.msg_iovlen = whole ? static_cast<std::size_t>(end - all) : static_cast<std::size_t>(before.count);
+  msg.msg_iovlen =
+      whole ? static_cast<std::size_t>(end - all) : static_cast<std::size_t>(before.count);
   const ssize_t n = sys::recvmsg(fd(), &msg, flags);
   const auto most = static_cast<ssize_t>(limit);
   return n <= most ? n : n - std::min(n - most, static_cast<ssize_t>(verified_));
@@ -554,7 +559,8 @@ int Stream::unsent_bytes() noexcept {
   int in_kernel = 0;
   sys::ioctl(fd(), SIOCOUTQ, &in_kernel);
   if (channel_ == nullptr) return in_kernel;
-  // As the kernel counts what the peer's has not acknowledged, whether its program has read it or not.
+  // As the kernel counts what the peer's has not acknowledged, whether its program has read it or
+  // not.
   if (channel_->delivered()) return 0;
   channel_->progress();
   return static_cast<int>(channel_->tx_head() - channel_->tx_consumed());

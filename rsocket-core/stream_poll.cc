@@ -33,9 +33,9 @@ bool is_fault(int signo) noexcept {
          signo == SIGTRAP || signo == SIGSYS || signo == SIGABRT;
 }
 
-// For handlers that are not wrapped: the kernel restarts recv(2) after those that were installed with
-// SA_RESTART and not after others, but ppoll(2) does not say which handler ran. So: restart if every
-// handler that this thread can have run, faults aside, asks for it.
+// For handlers that are not wrapped: the kernel restarts recv(2) after those that were installed
+// with SA_RESTART and not after others, but ppoll(2) does not say which handler ran. So: restart if
+// every handler that this thread can have run, faults aside, asks for it.
 bool every_handler_restarts() noexcept {
   sigset_t blocked;
   if (pthread_sigmask(SIG_SETMASK, nullptr, &blocked) != 0) return false;
@@ -113,9 +113,10 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
       plan.use_kernel = plan.kernel_events != 0 || (reading_kernel && writing_kernel);
       const bool reading_ring = from == Source::kRing && channel_ != nullptr;
       const bool writing_ring = tx_ == Tx::kChannel && channel_ != nullptr;
-      // What comes by the ring is the next, or stands behind bytes that are unread in the kernel still.
-      const bool ring_follows = channel_ != nullptr && from == Source::kTcpUpToBoundary &&
-                                token_seen_ && !resume_sent_;
+      // What comes by the ring is the next, or stands behind bytes that are unread in the kernel
+      // still.
+      const bool ring_follows =
+          channel_ != nullptr && from == Source::kTcpUpToBoundary && token_seen_ && !resume_sent_;
       const bool use_channel = reading_ring || ring_follows || writing_ring;
       bool peer_ended = false;
       if (use_channel) {
@@ -239,8 +240,7 @@ bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool rest
       return true;
     }
     if (n == 0 && until != deadline_ns) return true;
-    if (n < 0 && sleep_errno == EINTR && restart && deadline_ns == kForever &&
-        restarts()) {
+    if (n < 0 && sleep_errno == EINTR && restart && deadline_ns == kForever && restarts()) {
       continue;
     }
     errno = n == 0 ? EAGAIN : sleep_errno;
@@ -252,7 +252,7 @@ bool Stream::tx_is_held() noexcept {
   const State now = state();  // on a channel or on TCP: without a lock
   if (now != State::kSwitching && now != State::kResuming) return false;
   MutexLock tx(tx_mutex_);
-  return tx_ == Tx::kFrozen || tx_ == Tx::kToken || tx_ == Tx::kReplay;
+  return tx_holds();
 }
 
 bool Stream::outlast_switch() noexcept {

@@ -34,7 +34,8 @@ class SignalsTest : public testing::Test {
  protected:
   void SetUp() override {
 #ifdef __SANITIZE_THREAD__
-    GTEST_SKIP() << "the thread sanitizer runs handlers when it sees fit, and with a context of its own";
+    GTEST_SKIP()
+        << "the thread sanitizer runs handlers when it sees fit, and with a context of its own";
 #endif
     runs = 0;
     struct sigaction action {};

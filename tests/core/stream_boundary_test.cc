@@ -1,4 +1,5 @@
-// Bytes that the program has not read when the carrier changes: what stands behind them is there too.
+// Bytes that the program has not read when the carrier changes: what stands behind them is there
+// too.
 #include <string>
 
 #include "tests/core/stream_pair.h"
@@ -52,9 +53,8 @@ TEST_F(Boundary, OurShutdownForReadingIsToldWhileBytesAreUnreadInTheKernel) {
 
 TEST_F(Boundary, WhatStandsBehindTheFramesOfAReturnIsCountedAndPeekedAt) {
   p.b->leave_channel(Reason::kOperator);
-  ASSERT_TRUE(p.pump_until([&] {
-    return p.a->state() == State::kOnTcp && p.b->state() == State::kOnTcp;
-  }));
+  ASSERT_TRUE(
+      p.pump_until([&] { return p.a->state() == State::kOnTcp && p.b->state() == State::kOnTcp; }));
   ASSERT_EQ(3, send_text(*p.b, "def"));
   ASSERT_TRUE(p.pump_until([&] { return p.a->unread_bytes() == 6; }));
   EXPECT_EQ("ab", peek(*p.a, 2));

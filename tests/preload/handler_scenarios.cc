@@ -9,7 +9,8 @@
 
 #include "tests/preload/actor.h"
 
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // sigset(3) and siginterrupt(3), in use still
+#pragma GCC diagnostic ignored \
+    "-Wdeprecated-declarations"  // sigset(3) and siginterrupt(3), in use still
 
 namespace ringroad::test {
 namespace {
@@ -19,7 +20,8 @@ void other(int) {}
 void informed(int, siginfo_t*, void*) {}
 
 const char* name_of(const struct sigaction& action) {
-  if ((action.sa_flags & SA_SIGINFO) != 0) return action.sa_sigaction == informed ? "informed" : "?";
+  if ((action.sa_flags & SA_SIGINFO) != 0)
+    return action.sa_sigaction == informed ? "informed" : "?";
   return action.sa_handler == one       ? "one"
          : action.sa_handler == other   ? "other"
          : action.sa_handler == SIG_DFL ? "default"
