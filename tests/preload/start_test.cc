@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -108,10 +110,25 @@ struct Echo {
     Program client({RINGROAD_ECHO, "connect", port}, environment_with(changes));
     client.write("hello\n");
     echoed = client.wait_for("hello\n", kTimeoutMs);
-    snapshot = cli::read_segments(segments);
+    // Bytes are read by the one before the other has counted them as sent.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    do {
+      snapshot = cli::read_segments(segments);
+    } while (!all_counted() && std::chrono::steady_clock::now() < until);
     status = client.finish(kTimeoutMs);
     errors = client.err();
   }
+  bool all_counted() const {
+    std::uint64_t streams = 0;
+    std::uint64_t bytes = 0;
+    for (const cli::ProcessReport& process : snapshot.processes) {
+      const cli::CarrierTraffic totals = process.totals();
+      streams += process.streams_opened;
+      bytes += totals.tcp.tx_bytes + totals.channel.tx_bytes;
+    }
+    return streams == 0 || bytes >= 12;  // there and back
+  }
+
   Program server;
   cli::Snapshot snapshot;
   bool echoed = false;
