@@ -75,7 +75,7 @@ Reason ShmTransport::begin_listener(const Listener& listener, const sockaddr_un*
   Reason why = Reason::kNone;
   if (name != nullptr && sys::bind(fd, reinterpret_cast<const sockaddr*>(name), length) != 0) {
     why = errno == EADDRINUSE ? Reason::kBusy : shm_reason_of(errno);
-  } else if ((name != nullptr && sys::listen(fd, static_cast<int>(kMaxSilent)) != 0) ||
+  } else if ((name != nullptr && sys::listen(fd, kBacklog) != 0) ||
              !watch(EPOLL_CTL_ADD, fd, key, EPOLLIN)) {
     why = shm_reason_of(errno);
   } else {
