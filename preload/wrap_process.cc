@@ -149,7 +149,6 @@ int rr_execle(const char* path, const char* arg, ...) {
 
 #undef RINGROAD_COLLECT
 
-// Programs that make system calls by number (node closes its sockets so) go through the same doors.
 int rr_prctl(int option, ...) {
   va_list args;
   va_start(args, option);
@@ -160,6 +159,7 @@ int rr_prctl(int option, ...) {
   return real().prctl(option, a[0], a[1], a[2], a[3]);
 }
 
+// Programs that make system calls by number (node closes its sockets so) go through the same doors.
 long rr_syscall(long number, ...) {
   va_list args;
   va_start(args, number);

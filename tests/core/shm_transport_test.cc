@@ -710,6 +710,19 @@ TEST(ShmTransportHostile, LetsAnHonestConnectorPastAnyNumberOfSilentOnes) {
   EXPECT_EQ(client.agent.channels.size(), 1u);
 }
 
+// As when a pool of connections is made: the listener has no time for any before all have asked.
+TEST(ShmTransportHostile, NobodyOfACrowdThatAsksAtOnceIsRefused) {
+  constexpr std::size_t kCrowd = 200;
+  Node client, host;
+  host.accept_everything();
+  ASSERT_EQ(host.transport->listen(server()), Reason::kNone);
+  for (std::size_t i = 0; i < kCrowd; ++i) client.connect(server());
+  ASSERT_TRUE(run_until({client.transport.get(), host.transport.get()}, [&] {
+    return client.agent.channels.size() + client.agent.refused.size() == kCrowd;
+  }));
+  EXPECT_EQ(client.agent.channels.size(), kCrowd);
+}
+
 TEST(ShmTransportHostile, BoundsTheRequestsThatWait) {
   Node host;
   ASSERT_EQ(host.transport->listen(server()), Reason::kNone);
