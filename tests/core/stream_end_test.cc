@@ -25,17 +25,25 @@ void close_stream(StreamPtr& stream, int& fd) {
   ::close(std::exchange(fd, -1));
 }
 
-// The FIN's offset says more than has arrived: what is missing was still waiting for credits.
-TEST(StreamEnd, AKilledPeersFinIsNoEndBeforeAllItsBytesAreHere) {
-  StreamPair p;
+// What `a` sends from then on is never posted. The channel of `b`, which owns it.
+Channel& promote_without_credit(StreamPair& p) {
   p.start();
   auto [ca, cb] = make_shm_pair(p.ring_bytes);
   const std::vector<Fault> never_posted{{FaultKind::kLimitCredit, 1, 0, Reason::kNone}};
   p.a->channel_up(std::make_unique<FaultChannel>(std::move(ca), never_posted), p.b_nonce);
-  p.b->channel_up(std::make_unique<FaultChannel>(std::move(cb), std::vector<Fault>{}), p.a_nonce);
-  ASSERT_TRUE(p.pump_until([&] {
+  auto plain = std::make_unique<FaultChannel>(std::move(cb), std::vector<Fault>{});
+  Channel& channel = *plain;
+  p.b->channel_up(std::move(plain), p.a_nonce);
+  EXPECT_TRUE(p.pump_until([&] {
     return p.a->state() == State::kOnChannel && p.b->state() == State::kOnChannel;
   }));
+  return channel;
+}
+
+// The FIN's offset says more than has arrived: what is missing was still waiting for credits.
+TEST(StreamEnd, AKilledPeersFinIsNoEndBeforeAllItsBytesAreHere) {
+  StreamPair p;
+  promote_without_credit(p);
   EXPECT_EQ(4, send_text(*p.a, "tail"));
   EXPECT_EQ(0, p.a->shutdown(SHUT_WR));
   ::close(std::exchange(p.a_fd, -1));  // what the kernel does for a killed process
@@ -47,16 +55,7 @@ TEST(StreamEnd, AKilledPeersFinIsNoEndBeforeAllItsBytesAreHere) {
 // As above, but the channel's end is noticed before that of the TCP connection.
 TEST(StreamEnd, ADestroyedChannelsFinIsNoEndBeforeAllItsBytesAreHere) {
   StreamPair p;
-  p.start();
-  auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  const std::vector<Fault> never_posted{{FaultKind::kLimitCredit, 1, 0, Reason::kNone}};
-  p.a->channel_up(std::make_unique<FaultChannel>(std::move(ca), never_posted), p.b_nonce);
-  auto faulty = std::make_unique<FaultChannel>(std::move(cb), std::vector<Fault>{});
-  Channel& channel = *faulty;
-  p.b->channel_up(std::move(faulty), p.a_nonce);
-  ASSERT_TRUE(p.pump_until([&] {
-    return p.a->state() == State::kOnChannel && p.b->state() == State::kOnChannel;
-  }));
+  Channel& channel = promote_without_credit(p);
   EXPECT_EQ(4, send_text(*p.a, "tail"));
   EXPECT_EQ(0, p.a->shutdown(SHUT_WR));
   p.b->service();
