@@ -139,7 +139,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
             used <= channel_->ring_bytes() - channel_->ring_bytes() / 4) {
           ready |= kWriteBits;
         }
-      } else if (!writing_kernel && shut_wr_) {
+      } else if (!writing_kernel && (shut_wr_ || tx_ == Tx::kDead)) {
         ready |= kWriteBits;
       } else if (!writing_kernel) {
         plan.frozen = true;

@@ -51,6 +51,8 @@ void Stream::step(StreamEvent event, Reason reason) noexcept {
     switches_.fetch_add(to == State::kSwitching ? 1 : -1, std::memory_order_relaxed);
   }
   state_.store(to, std::memory_order_release);
+  // A send that is still inside must not wait for the carrier to change: it will not.
+  if (to == State::kClosed && tx_ != Tx::kChannel && !kernel_takes_bytes()) tx_ = Tx::kDead;
   if (reason != Reason::kNone || to == State::kOnChannel) reason_ = reason;
   publish_state();
 }

@@ -1,7 +1,10 @@
 // How a stream ends where the end meets a return to TCP, a death or a lie. Each of these orders was
 // found by the model in tests/model.
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -97,6 +100,32 @@ TEST_P(LeftBehind, ByAPeerThatHadClosedStillReadsEveryByteAndItsEnd) {
 
 INSTANTIATE_TEST_SUITE_P(StreamEnd, LeftBehind,
                          ::testing::Values(Known::kNothing, Known::kFin, Known::kEnd));
+
+// A stream that leaves its channel cannot send until it is on TCP. If it is closed instead, because its peer
+// has gone, a send that waits for that is over.
+TEST(StreamEnd, ASendThatWaitsForTheReturnEndsWhenTheStreamIsClosed) {
+  StreamPair p;
+  p.promote();
+  close_stream(p.a, p.a_fd);
+  ASSERT_TRUE(service_until(p.a, [&] { return p.a->interest().done; }));
+  p.a.reset();
+  p.b->service();  // knows of the orderly end
+  p.b->leave_channel(Reason::kOperator);
+  ASSERT_EQ(State::kResuming, p.b->state());
+  p.b->set_nonblocking(false);
+  std::packaged_task<int()> send([stream = p.b] {
+    return send_text(*stream, "too late") < 0 ? errno : 0;
+  });
+  std::future<int> result = send.get_future();
+  std::thread sender(std::move(send));
+  while (p.b->waiters().empty()) std::this_thread::yield();
+  EXPECT_TRUE(p.b->close_by_program(true));
+  const bool returned = result.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+  EXPECT_TRUE(returned);
+  if (!returned) return sender.detach();  // it keeps the stream
+  sender.join();
+  EXPECT_EQ(EPIPE, result.get());
+}
 
 // Bytes in a ring that has been left come again over TCP: read there, they are not unread.
 TEST(StreamEnd, CloseDuringAReplayDeliversWhatWasSent) {
