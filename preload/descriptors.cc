@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "preload/close.h"
 #include "preload/runtime.h"
 #include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
@@ -11,6 +12,7 @@
 namespace ringroad::preload {
 namespace {
 
+Mutex change_mutex;  // taken before
 Mutex table_mutex;
 Socket* free_list = nullptr;  // guarded by table_mutex
 std::atomic<int> highest{-1};  // number ever managed or in an epoll instance
@@ -78,6 +80,28 @@ namespace descriptors {
 
 std::atomic<Socket*> table[kLimit];
 
+Change::Change() noexcept RR_NO_THREAD_SAFETY_ANALYSIS : taken_(runtime::owns_memory()) {
+  if (taken_) change_mutex.lock();
+}
+Change::~Change() RR_NO_THREAD_SAFETY_ANALYSIS {
+  if (taken_) change_mutex.unlock();
+}
+
+Farewell::Farewell(int fd) noexcept {
+  const int saved = errno;
+  linger option{};
+  socklen_t length = sizeof option;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &option, &length) == 0 && option.l_onoff != 0 &&
+      option.l_linger > 0) {
+    copy_ = sys::open_high(
+        [&] { return sys::fcntl(fd, F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
+  }
+  errno = saved;
+}
+Farewell::~Farewell() {
+  if (copy_ >= 0) sys::close_quietly(copy_);
+}
+
 SocketRef find_slow(int fd) noexcept {
   for (;;) {
     Socket* socket = table[fd].load(std::memory_order_acquire);
@@ -101,10 +125,7 @@ SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept {
 
 SocketRef insert(int fd, Socket::Kind kind) noexcept {
   if (fd < 0 || fd >= kLimit) return {};
-  bool last = false;
-  int other = -1;
-  SocketRef stale = take(fd, last, other);
-  if (last && stale.stream() != nullptr) stale.stream()->close_by_program(true);
+  if (managed(fd)) number_is_gone(fd);
   MutexLock lock(table_mutex);
   Socket* socket = allocate();
   if (socket == nullptr) return {};
@@ -118,9 +139,7 @@ SocketRef insert(int fd, Socket::Kind kind) noexcept {
 
 void add_number(int fd, const SocketRef& socket) noexcept {
   if (fd < 0 || fd >= kLimit) return;
-  bool last = false;
-  int other = -1;
-  SocketRef stale = take(fd, last, other);
+  if (managed(fd)) number_is_gone(fd);
   MutexLock lock(table_mutex);
   ++socket->numbers;
   socket->refs.fetch_add(1, std::memory_order_relaxed);
@@ -145,8 +164,14 @@ SocketRef take(int fd, bool& last, int& other) noexcept {
   return SocketRef(socket);  // the table's reference becomes the caller's
 }
 
-void lock_for_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS { table_mutex.lock(); }
-void unlock_after_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS { table_mutex.unlock(); }
+void lock_for_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS {
+  change_mutex.lock();
+  table_mutex.lock();
+}
+void unlock_after_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS {
+  table_mutex.unlock();
+  change_mutex.unlock();
+}
 
 // A Stream's own locks and the family's table come after the lock that is held.
 void share_with_child(Agent& agent, Family::Member member) noexcept {
@@ -173,6 +198,7 @@ void share_with_child(Agent& agent, Family::Member member) noexcept {
 }
 
 void after_fork_child(Family::Joined joined) noexcept {
+  change_mutex.reset_after_fork();
   table_mutex.reset_after_fork();
   for (int fd = 0; fd <= highest; ++fd) {
     Socket* socket = table[fd].load(std::memory_order_relaxed);

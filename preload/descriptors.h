@@ -88,11 +88,37 @@ inline bool managed(int fd) noexcept {
          __builtin_expect(table[fd].load(std::memory_order_relaxed) != nullptr, 0);
 }
 
+// What a number names changes in the kernel and here: one such change at a time. Otherwise a number that
+// one thread closes while another duplicates it leaves a copy behind whose stream is closed, or unknown
+// here. Not in a vfork child, which has numbers of its own. Taken before all other locks.
+class Change {
+ public:
+  Change() noexcept;
+  ~Change();
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
+
+ private:
+  const bool taken_;
+};
+// Keeps the file that `fd` names open for as long as it lives, if closing it may take its time
+// (SO_LINGER): made before a Change, it waits behind it.
+class Farewell {
+ public:
+  explicit Farewell(int fd) noexcept;
+  ~Farewell();
+  Farewell(const Farewell&) = delete;
+  Farewell& operator=(const Farewell&) = delete;
+
+ private:
+  int copy_ = -1;
+};
+
 SocketRef find_slow(int fd) noexcept;
 inline SocketRef find(int fd) noexcept { return managed(fd) ? find_slow(fd) : SocketRef(); }
 
-// Makes `fd` a Socket of `kind`; what stood there was stale (libc closed it out of our sight) and is
-// dropped. The ref is null when out of memory.
+// Makes `fd` a Socket of `kind`; what stood there is stale (number_is_gone()). The ref is null when out of
+// memory.
 SocketRef insert(int fd, Socket::Kind kind) noexcept;
 // As insert(), of an epoll instance that has no streams yet.
 SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept;

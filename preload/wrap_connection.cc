@@ -73,20 +73,20 @@ void consider_accepted(int fd, bool nonblocking, unsigned forks) noexcept {
   }
 }
 
-}  // namespace
-
-bool before_number_goes(int fd) noexcept {
-  if (!runtime::owns_memory()) return false;  // a vfork child: the table is its parent's
+// `gone`: the kernel has closed it.
+SocketRef take_out(int fd, bool gone) noexcept {
+  if (!runtime::owns_memory()) return {};  // a vfork child: the table is its parent's
   descriptors::note_epoll_end(fd);
   bool last = false;
   int other = -1;
-  const SocketRef socket = descriptors::take(fd, last, other);
-  if (!socket) return false;
+  SocketRef socket = descriptors::take(fd, last, other);
+  if (!socket) return socket;
   if (Stream* stream = socket.stream()) {
     if (!last) {
       if (stream->fd() == fd && other >= 0) stream->renumber(other);
     } else {
       epolls::forget(*stream);
+      if (gone) stream->descriptor_is_gone();
       const bool busy = socket->refs.load(std::memory_order_acquire) > 1;
       const bool over = stream->close_by_program(busy);
       if (Agent* agent = runtime::existing_agent()) agent->stream_closed(*stream, over);
@@ -98,8 +98,27 @@ bool before_number_goes(int fd) noexcept {
   } else if (last && socket.is(Kind::kInherited)) {
     if (Agent* agent = runtime::existing_agent()) agent->release_share(socket->share);
   }
-  return true;
+  return socket;
 }
+
+// Another thread may have put a stream there just before the kernel closed the number.
+void check_closed(int fd) noexcept {
+  const int saved = errno;
+  const descriptors::Change change;
+  const SocketRef socket = descriptors::find(fd);
+  bool there = sys::fcntl(fd, F_GETFD) >= 0;
+  if (const Stream* stream = socket.stream(); stream != nullptr && there) {
+    Endpoint remote;  // one that was reset has none any more
+    there = Endpoint::peer_of(fd, remote) ? remote == stream->tuple().remote : errno == ENOTCONN;
+  }
+  if (!there) number_is_gone(fd);
+  errno = saved;
+}
+
+}  // namespace
+
+SocketRef before_number_goes(int fd) noexcept { return take_out(fd, false); }
+void number_is_gone(int fd) noexcept { take_out(fd, true); }
 
 }  // namespace ringroad::preload
 
@@ -190,12 +209,21 @@ int rr_close(int fd) {
     errno = EBADF;
     return -1;
   }
+  int result;
   if (descriptors::managed(fd)) {
-    before_number_goes(fd);
-  } else if (descriptors::epoll_of(fd) != descriptors::kNoEpoll && runtime::owns_memory()) {
-    descriptors::note_epoll_end(fd);
+    const descriptors::Farewell farewell(fd);
+    SocketRef closed;
+    const descriptors::Change change;
+    closed = before_number_goes(fd);
+    result = real().close(fd);
+  } else {
+    if (descriptors::epoll_of(fd) != descriptors::kNoEpoll && runtime::owns_memory()) {
+      descriptors::note_epoll_end(fd);
+    }
+    result = real().close(fd);
   }
-  return real().close(fd);
+  if (descriptors::managed(fd) && runtime::owns_memory()) check_closed(fd);
+  return result;
 }
 
 int rr_close_range(unsigned first, unsigned last, int flags) {
@@ -204,6 +232,7 @@ int rr_close_range(unsigned first, unsigned last, int flags) {
   // Daemons and sshd close everything: a look at a million numbers would take milliseconds.
   const int end = static_cast<int>(
       std::min<long>(static_cast<long>(last), descriptors::highest_known()));
+  const descriptors::Change change;
   // In stretches between the library's own descriptors.
   const bool own = runtime::owns_memory();
   unsigned from = first;

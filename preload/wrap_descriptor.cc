@@ -22,23 +22,33 @@ namespace {
 
 using runtime::give_away;
 
-// A vfork child has its own numbers, beside memory that is its parent's: what it duplicates it means
-// to leave to the program that it becomes.
-void duplicated(int from, int to) noexcept {
-  const int saved = errno;
-  if (to >= 0 && !runtime::owns_memory()) {
-    give_away(from, Reason::kExec);
-  } else if (to >= 0) {
-    // libc writes to these by itself, out of our sight.
-    if (to <= STDERR_FILENO) give_away(from, Reason::kDescriptorUse);
-    const SocketRef socket = descriptors::find(from);
-    if (socket) {
-      descriptors::add_number(to, socket);
-    } else if (descriptors::managed(to)) {
-      before_number_goes(to);  // stale: libc closed the number out of our sight
+// The call that duplicates `from`, and what follows from it here. A vfork child has its own numbers, beside
+// memory that is its parent's: what it duplicates it means to leave to the program that it becomes.
+template <typename Call>
+int duplicate(int from, Call call) {
+  if (runtime::existing_agent() == nullptr) return call();
+  const bool own = runtime::owns_memory();
+  int result;
+  {
+    const descriptors::Change change;
+    result = call();
+    if (own && result >= 0 && result != from) {
+      const int saved = errno;
+      if (const SocketRef socket = descriptors::find(from)) {
+        descriptors::add_number(result, socket);
+      } else if (descriptors::managed(result)) {
+        number_is_gone(result);
+      }
+      errno = saved;
     }
   }
-  errno = saved;
+  if (result == from || result < 0) return result;
+  if (!own) {
+    give_away(from, Reason::kExec);
+  } else if (result <= STDERR_FILENO) {
+    give_away(result, Reason::kDescriptorUse);  // libc writes to these by itself, out of our sight
+  }
+  return result;
 }
 
 int call_dup_over(int from, int to, int flags, bool three) {
@@ -47,25 +57,25 @@ int call_dup_over(int from, int to, int flags, bool three) {
 
 int dup_over(int from, int to, int flags, bool three) {
   if (!runtime::owns_memory()) {
-    const int result = call_dup_over(from, to, flags, three);
-    if (from != to) duplicated(from, result);
-    return result;
+    return duplicate(from, [&] { return call_dup_over(from, to, flags, three); });
   }
   if (private_descriptors::is_marked(to)) {
     errno = EBADF;
     return -1;
   }
-  if (from != to && (flags & ~O_CLOEXEC) == 0 && descriptors::managed(to)) {
-    if (sys::fcntl(from, F_GETFD) < 0) return -1;  // EBADF: `to` stays open
-    before_number_goes(to);                        // an implicit close of `to`
-  }
-  int result;
-  {
+  if (from == to || (flags & ~O_CLOEXEC) != 0) return call_dup_over(from, to, flags, three);
+  SocketRef closed;
+  const auto call = [&] {
+    if (descriptors::managed(to)) {
+      if (sys::fcntl(from, F_GETFD) < 0) return -1;  // EBADF: `to` stays open
+      closed = before_number_goes(to);               // an implicit close of `to`
+    }
     const sys::DescriptorTurn turn;
-    result = call_dup_over(from, to, flags, three);
-  }
-  if (from != to && descriptors::managed(from)) duplicated(from, result);
-  return result;
+    return call_dup_over(from, to, flags, three);
+  };
+  if (runtime::existing_agent() == nullptr) return call();
+  const descriptors::Farewell farewell(to);
+  return duplicate(from, call);
 }
 
 // Options that put something between the socket and its bytes, or beside them.
@@ -111,14 +121,15 @@ bool is_cloexec(int fd) noexcept {
 }
 
 int fcntl_common(decltype(Real::fcntl) call, int fd, int cmd, long arg) {
+  if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
+    return duplicate(fd, [&] { return call(fd, cmd, arg); });
+  }
   const bool was_cloexec = cmd == F_SETFD && descriptors::managed(fd) && is_cloexec(fd);
   const int result = call(fd, cmd, arg);
   if (result < 0 || !descriptors::managed(fd)) {
     return result;
   }
-  if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
-    duplicated(fd, result);
-  } else if (cmd == F_SETFD && (arg & FD_CLOEXEC) == 0) {
+  if (cmd == F_SETFD && (arg & FD_CLOEXEC) == 0) {
     if (was_cloexec) give_away(fd, Reason::kExec);
   } else if (cmd == F_SETFL) {
     const SocketRef socket = descriptors::find(fd);
@@ -133,11 +144,7 @@ int fcntl_common(decltype(Real::fcntl) call, int fd, int cmd, long arg) {
 }  // namespace
 
 int rr_dup(int fd) {
-  const int result = real().dup(fd);
-  if (result >= 0 && (descriptors::managed(fd) || descriptors::managed(result))) {
-    duplicated(fd, result);
-  }
-  return result;
+  return duplicate(fd, [&] { return real().dup(fd); });
 }
 
 int rr_dup2(int from, int to) { return dup_over(from, to, 0, false); }

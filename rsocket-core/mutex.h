@@ -3,6 +3,7 @@
 // handler of the program's runs.
 //
 // Rank (take in this order only):
+//   0 descriptors::Change      a number changes its meaning, in the kernel and here
 //   1 DescriptorTable::mutex_  who has which number
 //   2 Agent::mutex_            which streams and listeners there are
 //   3 EpollSet::mutex_         one epoll instance's streams

@@ -104,6 +104,12 @@ void Stream::renumber(int new_fd) noexcept {
   host_->attend(*this);
 }
 
+void Stream::descriptor_is_gone() noexcept {
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  fd_.store(-1, std::memory_order_relaxed);
+}
+
 bool Stream::close_by_program(bool busy) noexcept {
   const int saved = errno;
   bool close_now;

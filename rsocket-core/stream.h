@@ -194,6 +194,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The program closed its last descriptor `fd`; `busy` if another thread is inside a call. True:
   // close it now. False: the stream has taken a private duplicate, and finishes by itself.
   bool close_by_program(bool busy) noexcept;
+  // The number names this socket no longer, nor does any other: close_by_program() will not touch it.
+  void descriptor_is_gone() noexcept;
   // Another number for the same open file (the program closed the first of several).
   void renumber(int new_fd) noexcept;
 
