@@ -157,7 +157,7 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
       return true;
     }
     error = set->add(socket->stream, fd, *event, false);
-    if (error == ENOTUNIQ || error == ENOMEM) {
+    if (error == ENOMEM) {
       stream.pin(Reason::kEpoll, kPinTimeoutNs);
       set->hand_back();
       return false;

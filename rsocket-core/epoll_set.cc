@@ -25,8 +25,8 @@ constexpr std::uint32_t kArrival = EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDBAN
 constexpr std::uint32_t kOutput = EPOLLOUT | EPOLLWRNORM;
 constexpr short kEnds = POLLHUP | POLLERR | POLLRDHUP;
 
-// In the inner instance a stream's id, shifted, names its item; the lowest bit says what of it. 0 is the
-// eventfd.
+// In the inner instance an item's key, shifted, names it, and a stream's id its channel; the lowest bit says
+// which of the two. 0 is the eventfd.
 constexpr std::uint64_t kOfKernel = 0;
 constexpr std::uint64_t kOfChannel = 1;
 
@@ -145,8 +145,19 @@ bool EpollSet::is_in(int epfd) const noexcept {
 // As the kernel's, a registration is an open file under one number: the number may be closed, and be
 // another stream's by now, while a copy keeps it.
 EpollSet::Item* EpollSet::find(const Stream& stream, int fd) noexcept {
-  const auto it = items_.find(stream.id());
-  return it != items_.end() && it->second->fd == fd ? it->second.get() : nullptr;
+  for (std::uint64_t number = 0; number < numbers_; ++number) {
+    const auto it = items_.find(key_of(stream, number));
+    if (it != items_.end() && it->second->fd == fd) return it->second.get();
+  }
+  return nullptr;
+}
+
+EpollSet::Item* EpollSet::find_any(std::uint64_t stream_id) noexcept {
+  for (std::uint64_t number = 0; number < numbers_; ++number) {
+    const auto it = items_.find(stream_id | number << kCountShift);
+    if (it != items_.end()) return it->second.get();
+  }
+  return nullptr;
 }
 
 bool EpollSet::has(const Stream& stream, int fd) noexcept {
@@ -160,15 +171,29 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
     return EINVAL;
   }
   MutexLock lock(mutex_);
-  const auto there = items_.find(stream->id());
-  if (there != items_.end()) return there->second->fd == fd ? EEXIST : ENOTUNIQ;
+  if (find(*stream, fd) != nullptr) return EEXIST;
+  std::uint64_t number = 0;
+  while (items_.count(key_of(*stream, number)) != 0) ++number;
+  if (number >= kMostNumbers) return ENOMEM;
+  // An instance knows a file once under each number.
+  int own_fd = -1;
+  if (number > 0) {
+    own_fd = sys::open_high(
+        [&] { return sys::fcntl(stream->fd(), F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
+    if (own_fd < 0) return ENOMEM;
+  }
   Item* made = nullptr;
   try {
-    made = items_.emplace(stream->id(), std::make_unique<Item>()).first->second.get();
+    const std::uint64_t key = key_of(*stream, number);
+    made = items_.emplace(key, std::make_unique<Item>()).first->second.get();
+    made->key = key;
   } catch (const std::bad_alloc&) {
+    sys::close_quietly(own_fd);
     return ENOMEM;
   }
+  numbers_ = std::max(numbers_, number + 1);
   Item& item = *made;
+  item.own_fd = own_fd;
   item.set = this;
   item.stream = stream;
   item.fd = fd;
@@ -212,8 +237,7 @@ int EpollSet::remove(const Stream& stream, int fd) noexcept {
 
 void EpollSet::forget(const Stream& stream) noexcept {
   MutexLock lock(mutex_);
-  const auto it = items_.find(stream.id());
-  if (it != items_.end()) erase(*it->second);
+  while (Item* item = find_any(stream.id())) erase(*item);
 }
 
 void EpollSet::hand_back() noexcept {
@@ -235,10 +259,13 @@ void EpollSet::erase(Item& item) noexcept {
   }
   if (item.queued) queue_.erase(queue_.iterator_to(item));
   if (item.kernel_fd >= 0) control(inner_, EPOLL_CTL_DEL, item.kernel_fd, 0, 0);
-  if (item.channel_fd >= 0 && item.stream->channel_fd() == item.channel_fd) {
-    control(inner_, EPOLL_CTL_DEL, item.channel_fd, 0, 0);
+  const StreamPtr stream = item.stream;
+  const int channel_fd = item.channel_fd;
+  sys::close_quietly(item.own_fd);
+  items_.erase(item.key);
+  if (channel_fd >= 0 && find_any(stream->id()) == nullptr && stream->channel_fd() == channel_fd) {
+    control(inner_, EPOLL_CTL_DEL, channel_fd, 0, 0);
   }
-  items_.erase(item.stream->id());
   errno = saved;
 }
 
@@ -253,11 +280,16 @@ void EpollSet::give_to_kernel(Item& item) noexcept {
   // one that is closed as well, as the kernel would have it. The copy's is the program's to add.
   const int number = item.fd;
   const int known = item.stream->fd();
+  const int epfd = epfd_.load(std::memory_order_relaxed);
   const bool closed = !same_socket(number, known);
-  const int fd = closed ? sys::fcntl(known, F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase) : number;
   erase(item);
-  sys::epoll_ctl(epfd_.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &event);
-  if (closed && fd >= 0) sys::close_quietly(fd);
+  if (!closed) sys::epoll_ctl(epfd, EPOLL_CTL_ADD, number, &event);
+  int fd = sys::kPrivateDescriptorBase - 1;
+  while (closed && (fd = sys::fcntl(known, F_DUPFD_CLOEXEC, fd + 1)) >= 0) {
+    const bool taken = sys::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event) != 0 && errno == EEXIST;
+    sys::close_quietly(fd);
+    if (!taken) break;  // by another such
+  }
   errno = saved;
 }
 
@@ -302,11 +334,14 @@ void EpollSet::take_inner() noexcept {
   epoll_event events[kInnerBatch];
   const int n = sys::epoll_wait(inner_, events, kInnerBatch, 0);
   for (int i = 0; i < n; ++i) {
-    const auto it = items_.find(events[i].data.u64 >> 1);
-    if (it == items_.end()) continue;  // the eventfd, or gone
-    Item& item = *it->second;
-    if ((events[i].data.u64 & 1) == kOfChannel) {
-      item.stream->after_sleep(&item);
+    const std::uint64_t named = events[i].data.u64 >> 1;
+    const bool of_channel = (events[i].data.u64 & 1) == kOfChannel;
+    const auto it = items_.find(named);
+    Item* there = it != items_.end() ? it->second.get() : of_channel ? find_any(named) : nullptr;
+    if (there == nullptr) continue;  // the eventfd, or gone
+    Item& item = *there;
+    if (of_channel) {
+      item.stream->after_sleep(&item);  // which tells the stream's other items
     } else {
       item.kernel_bits |= events[i].events;
       // Level-triggered, it will say so again.
@@ -315,6 +350,7 @@ void EpollSet::take_inner() noexcept {
     enqueue(item);
   }
   if (n == kInnerBatch) look_inside_.store(true, std::memory_order_relaxed);
+  if (numbers_ > 1) take_dirty();  // a channel's event was for all of its stream's items
 }
 
 // ---- Looking
@@ -326,7 +362,7 @@ std::uint32_t EpollSet::kernel_wants(const Item& item, const Stream::PollPlan& p
 
 // True if the inner instance has something to say that it had not.
 bool EpollSet::watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept {
-  const int fd = item.stream->fd();
+  const int fd = item.own_fd >= 0 ? item.own_fd : item.stream->fd();
   if (item.kernel_fd >= 0 && (item.kernel_fd != fd || !plan.use_kernel || item.disabled)) {
     control(inner_, EPOLL_CTL_DEL, item.kernel_fd, 0, 0);
     item.kernel_fd = -1;
@@ -335,7 +371,7 @@ bool EpollSet::watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept {
   const std::uint32_t wanted = kernel_wants(item, plan);
   if (item.kernel_fd >= 0 && item.kernel_mask == wanted && !item.fresh) return false;
   const int op = item.kernel_fd >= 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-  if (control(inner_, op, fd, wanted, item.stream->id() << 1 | kOfKernel) != 0) return false;
+  if (control(inner_, op, fd, wanted, item.key << 1 | kOfKernel) != 0) return false;
   item.kernel_fd = fd;
   item.kernel_mask = wanted;
   // It says again whatever holds; what it said before the change is part of that.

@@ -50,7 +50,7 @@ class EpollSet {
   EpollSet(const EpollSet&) = delete;
   EpollSet& operator=(const EpollSet&) = delete;
 
-  // As epoll_ctl(2): 0 or an errno. ENOTUNIQ: the stream is here under another number already.
+  // As epoll_ctl(2): 0 or an errno. A stream may be here under several numbers of its file, once each.
   // `disabled`: it has fired, and waits for modify() (EPOLLONESHOT).
   int add(const StreamPtr& stream, int fd, const epoll_event& event, bool disabled) noexcept
       RR_EXCLUDES(mutex_);
@@ -105,11 +105,13 @@ class EpollSet {
   using DirtyHook = boost::intrusive::list_base_hook<boost::intrusive::tag<DirtyTag>>;
   using QueueHook = boost::intrusive::list_base_hook<boost::intrusive::tag<QueueTag>>;
 
-  // One stream that the program has put here.
+  // One stream that the program has put here, under one number.
   struct Item final : Waiter, DirtyHook, QueueHook {
     EpollSet* set = nullptr;
     StreamPtr stream;
-    int fd = -1;  // the program's number
+    std::uint64_t key = 0;
+    int fd = -1;       // the program's number
+    int own_fd = -1;   // what the inner instance knows it by, if the stream's number is another item's
     std::uint32_t mask = 0;
     epoll_data_t data{};
     bool disabled = false;       // EPOLLONESHOT has fired
@@ -131,7 +133,13 @@ class EpollSet {
     std::uint64_t seen_shutdowns = 0;
     short seen_ends = 0;
   };
-  using Items = std::unordered_map<std::uint64_t, std::unique_ptr<Item>>;  // by Stream::id()
+  // By Stream::id(), and a count above it where the stream is here under several numbers.
+  using Items = std::unordered_map<std::uint64_t, std::unique_ptr<Item>>;
+  static constexpr int kCountShift = 48;
+  static constexpr std::uint64_t kMostNumbers = std::uint64_t{1} << 14;
+  static std::uint64_t key_of(const Stream& stream, std::uint64_t number) noexcept {
+    return stream.id() | number << kCountShift;
+  }
 
   EpollSet(int epfd, const Calls& calls, int inner, int wake) noexcept;
 
@@ -152,6 +160,7 @@ class EpollSet {
   void changed(Item& item) noexcept RR_REQUIRES(mutex_);
   void take_inner() noexcept RR_REQUIRES(mutex_);
   Item* find(const Stream& stream, int fd) noexcept RR_REQUIRES(mutex_);
+  Item* find_any(std::uint64_t stream_id) noexcept RR_REQUIRES(mutex_);
   int sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask);
   void wake() noexcept;
   static void on_news(Waiter& waiter) noexcept;
@@ -172,6 +181,7 @@ class EpollSet {
 
   Mutex mutex_;
   Items items_ RR_GUARDED_BY(mutex_);
+  std::uint64_t numbers_ RR_GUARDED_BY(mutex_) = 1;  // the most that a stream ever was here under
   std::uint64_t waits_ RR_GUARDED_BY(mutex_) = 0;
   boost::intrusive::list<Item, boost::intrusive::base_hook<QueueHook>> queue_
       RR_GUARDED_BY(mutex_);

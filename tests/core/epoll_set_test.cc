@@ -149,6 +149,40 @@ TEST(EpollSet, AStreamThatIsTheKernelsForGoodMovesToTheKernel) {
   EXPECT_EQ(event.data.u64, 3U);
 }
 
+TEST(EpollSet, AStreamUnderTwoNumbersIsReportedForEachOnEveryCarrier) {
+  StreamPair p;
+  Instance instance;
+  const int copy = ::dup(p.a_fd);
+  ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(EPOLLIN, 1), false), 0);
+  ASSERT_EQ(instance.set->add(p.a, copy, event_of(EPOLLIN, 2), false), 0);
+  EXPECT_EQ(instance.set->add(p.a, copy, event_of(EPOLLIN, 3), false), EEXIST);
+  const Ready both{{1, EPOLLIN}, {2, EPOLLIN}};
+  EXPECT_EQ(2, send_text(*p.b, "ab"));
+  EXPECT_EQ(instance.ready(16, kForever), both);
+  EXPECT_EQ("ab", recv_text(*p.a, 10));
+  EXPECT_EQ(instance.ready(), Ready());
+  p.promote();
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_EQ(2, send_text(*p.b, "cd"));
+  EXPECT_EQ(instance.ready(16, kForever), both);
+  EXPECT_EQ("cd", recv_text(*p.a, 10));
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_EQ(0, instance.set->remove(*p.a, p.a_fd));
+  EXPECT_EQ(2, send_text(*p.b, "ef"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{2, EPOLLIN}}));
+  ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(EPOLLIN, 1), false), 0);
+  EXPECT_EQ(instance.ready(), both);
+  p.a->leave_channel(Reason::kOperator);
+  ASSERT_TRUE(p.pump_until([&] {
+    return p.a->state() == State::kOnTcp && p.b->state() == State::kOnTcp;
+  }));
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  EXPECT_EQ(instance.ready(), both);
+  EXPECT_FALSE(instance.set->has(*p.a, p.a_fd) || instance.set->has(*p.a, copy))
+      << "both are the kernel's";
+  ::close(copy);
+}
+
 TEST(EpollSet, AStreamIsForgottenWhenItIsClosed) {
   StreamPair p;
   p.promote();

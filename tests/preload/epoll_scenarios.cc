@@ -420,17 +420,93 @@ SCENARIO(epoll_first_wait_for_one_event, 0) {
   });
 }
 
-SCENARIO(epoll_under_two_numbers, 0) {
+SCENARIO(epoll_under_two_numbers, kStaysOnChannel) {
   const int fd = a.stream();
   const int epoll = make();
   a.server([&] {
     const int copy = ::dup(fd);
     add(a, epoll, fd, EPOLLIN, 1);
     add(a, epoll, copy, EPOLLOUT, 2);
+    add(a, epoll, copy, EPOLLIN, 3);
     wait(a, epoll, kSoon);
   });
   a.client([&] { a.send(fd, "x"); });
   a.server([&] { a.settle(fd, POLLIN, POLLIN); wait(a, epoll, kSoon); });
+}
+
+// Each of the two is asked for edges of its own, changed and taken out without the other.
+SCENARIO(epoll_under_two_numbers_each_has_its_own, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  int copy = -1;
+  a.server([&] {
+    copy = ::dup(fd);
+    add(a, epoll, fd, EPOLLIN | EPOLLET, 1);
+    add(a, epoll, copy, EPOLLIN, 2);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 0);
+    modify(a, epoll, copy, EPOLLIN | EPOLLONESHOT, 3);
+    wait(a, epoll, 0);
+    wait(a, epoll, 0);
+    modify(a, epoll, fd, EPOLLIN | EPOLLET, 4);
+    wait(a, epoll, 0);
+    a.recv(fd, 1);
+  });
+  a.client([&] { a.send(fd, "y"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    modify(a, epoll, copy, EPOLLIN, 5);
+    wait(a, epoll, 0);
+    remove(a, epoll, fd);
+    remove(a, epoll, fd);
+    wait(a, epoll, 0);
+    a.recv(copy, 1);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fd, "z"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    add(a, epoll, fd, EPOLLIN, 6);
+    a.close(fd);
+    wait(a, epoll, 0);
+    a.close(copy);
+    wait(a, epoll, 0);
+  });
+}
+
+// Both numbers are closed, a third keeps the file, and with it both.
+SCENARIO(epoll_under_two_numbers_that_are_closed, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  int third = -1;
+  a.server([&] {
+    const int copy = ::dup(fd);
+    third = ::dup(fd);
+    add(a, epoll, fd, EPOLLIN, 1);
+    add(a, epoll, copy, EPOLLIN, 2);
+    a.close(fd);
+    a.close(copy);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(third, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    a.recv(third, 9);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fd, "!", MSG_OOB); });  // the kernel's from here on
+  a.server([&] {
+    a.settle(third, POLLPRI, POLLPRI);
+    wait(a, epoll, 0);
+    a.close(third);
+    wait(a, epoll, 0);
+  });
 }
 
 SCENARIO(epoll_a_duplicate_of_the_instance, kStaysOnChannel) {
