@@ -257,6 +257,7 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
     case Tx::kFrozen:
     case Tx::kToken:
     case Tx::kReplay:
+      if (sent_after_peer_closed_) return {Step::kError, 0, EPIPE};
       break;
   }
   return {Step::kWouldBlock, 0, 0};
@@ -413,7 +414,10 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
     n = sys::recvmsg(fd(), &msg, kernel_flags);
   }
   if (n < 0) {
-    return kernel_refused(skip);
+    if (errno != EAGAIN) return kernel_refused(skip);
+    // What the kernel does not know, or not any more.
+    if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};
+    return {shut_rd_ ? Step::kDone : Step::kWouldBlock, 0, 0};
   }
   if (n == 0 && error_.load(std::memory_order_relaxed) != 0 && total_bytes(iov, count_iov) > skip) {
     // A reset that scan_frames() took from the kernel, behind all that had arrived.

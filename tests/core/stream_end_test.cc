@@ -127,6 +127,38 @@ TEST(StreamEnd, ASendThatWaitsForTheReturnEndsWhenTheStreamIsClosed) {
   EXPECT_EQ(EPIPE, result.get());
 }
 
+TEST(StreamEnd, ASendAfterTheOneThatAClosedPeerDidNotReadFailsAlsoWhileTheStreamReturns) {
+  StreamPair p;
+  p.promote();
+  close_stream(p.a, p.a_fd);
+  ASSERT_TRUE(service_until(p.a, [&] { return p.a->interest().done; }));
+  p.a.reset();
+  p.b->service();
+  EXPECT_EQ(1, send_text(*p.b, "x"));
+  EXPECT_EQ(-1, send_text(*p.b, "y"));
+  EXPECT_EQ(EPIPE, errno);
+  p.b->leave_channel(Reason::kOperator);
+  ASSERT_EQ(State::kResuming, p.b->state());
+  EXPECT_EQ(-1, send_text(*p.b, "z"));
+  EXPECT_EQ(EPIPE, errno);
+}
+
+// The kernel is not told of it while the stream may yet return to a channel.
+TEST(StreamEnd, AShutdownOfReceivingDuringASwitchEndsThatThoughTheSwitchIsGivenUp) {
+  StreamPair p;
+  p.start();
+  p.channels_up();
+  ASSERT_EQ(State::kSwitching, p.a->state());
+  EXPECT_EQ(0, p.a->shutdown(SHUT_RD));
+  p.a->leave_channel(Reason::kOperator);
+  ASSERT_EQ(State::kOnTcp, p.a->state());
+  EXPECT_EQ("", recv_text(*p.a, 100));
+  EXPECT_EQ(4, send_text(*p.b, "more"));
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  EXPECT_EQ("more", recv_text(*p.a, 100)) << "as the kernel has it";
+  EXPECT_EQ("", recv_text(*p.a, 100));
+}
+
 // Bytes in a ring that has been left come again over TCP: read there, they are not unread.
 TEST(StreamEnd, CloseDuringAReplayDeliversWhatWasSent) {
   constexpr std::uint32_t kRing = 1 << 20;  // more than the kernel takes
