@@ -174,6 +174,7 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
       if (e.kernel_index >= 0 && n > 0) {
         short from_kernel = kernel[e.kernel_index].revents;
         if (e.stream != nullptr && from_kernel != 0) {
+          if ((from_kernel & POLLERR) != 0) e.stream->service();  // a reset is both directions' affair
           // Did the carrier change while the kernel looked? Then its answer is not the stream's.
           const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kNever);
           revents |= plan.ready;

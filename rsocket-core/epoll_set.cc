@@ -371,7 +371,12 @@ bool EpollSet::watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept {
   const std::uint32_t wanted = kernel_wants(item, plan);
   if (item.kernel_fd >= 0 && item.kernel_mask == wanted && !item.fresh) return false;
   const int op = item.kernel_fd >= 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-  if (control(inner_, op, fd, wanted, item.key << 1 | kOfKernel) != 0) return false;
+  const std::uint64_t id = item.key << 1 | kOfKernel;
+  // The file may have been there under this number before: the number was closed, and is its again.
+  if (control(inner_, op, fd, wanted, id) != 0 &&
+      (errno != EEXIST || control(inner_, EPOLL_CTL_MOD, fd, wanted, id) != 0)) {
+    return false;
+  }
   item.kernel_fd = fd;
   item.kernel_mask = wanted;
   // It says again whatever holds; what it said before the change is part of that.
@@ -411,7 +416,7 @@ std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bo
     timespec zero{0, 0};
     bits = sys::ppoll(&now, 1, &zero, nullptr) > 0 ? bits & static_cast<std::uint32_t>(now.revents) : 0;
   }
-  if ((item.mask & EPOLLET) != 0 && (bits & kInput) != 0 && !edge) {
+  if ((item.mask & EPOLLET) != 0 && (bits & kInput) != 0 && !edge && !item.tell_all) {
     bool ends = false;
     const std::uint64_t arrivals = item.stream->tcp_arrivals(ends);
     // It was a frame of the peer's library that came, and nothing of its program's.
@@ -441,6 +446,16 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
     }
     return false;
   }
+  // Room is told with every arrival. What the kernel has to say of one goes with what it was asked.
+  const bool arrivals_count = edge_triggered && (item.mask & kArrival) != 0 &&
+                              (item.mask & kOutput) != 0 && item.kernel_fd >= 0;
+  std::uint64_t tcp_arrivals = 0;
+  if (arrivals_count) {
+    bool ends = false;
+    tcp_arrivals = item.stream->tcp_arrivals(ends);
+    const bool changes = !plan.use_kernel || item.kernel_mask != kernel_wants(item, plan);
+    item.arrived |= changes && !item.fresh && tcp_arrivals != item.seen_tcp_arrivals;
+  }
   const bool put = watch_kernel(item, plan);  // the inner instance has not been asked about it yet
   watch_channel(item, plan);
   held_ |= plan.frozen && (item.mask & kOutput) != 0;
@@ -448,7 +463,7 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   bool edge = false;
   if (edge_triggered) {
     const short ends = static_cast<short>((plan.ready & kEnds) | (plan.ended ? POLLRDHUP : 0));
-    edge = (plan.arrivals != item.seen_arrivals && (item.mask & kArrival) != 0) ||
+    edge = (plan.arrivals != item.seen_arrivals && (item.mask & kArrival) != 0) || item.arrived ||
            (ends & ~item.seen_ends) != 0 || plan.shutdowns != item.seen_shutdowns ||
            ((ready & kOutput) != 0 && plan.blocked != item.seen_blocked) ||
            (item.owes_room && !plan.frozen);
@@ -467,14 +482,18 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   // An edge tells all that holds. A switch takes a moment; a program that runs into it gets EAGAIN, and
   // the edge that ends it.
   const bool held = edge_triggered && plan.frozen && (item.mask & kOutput) != 0;
-  if (held && (events != 0 || item.owes_room || (item.fresh && !put)))
+  if (held && (edge || events != 0 || item.owes_room || (item.fresh && !put)))
     events |= item.mask & kOutput;
   if (!consume) return events != 0;
   item.owes_room = held && item.fresh && events == 0;
+  if (arrivals_count && (item.fresh || events != 0)) item.seen_tcp_arrivals = tcp_arrivals;
+  item.arrived = false;
+  item.tell_all = item.fresh && put;
   item.fresh = false;
   item.kernel_bits = 0;
   item.kernel_bits_old = false;
   if (events == 0) {
+    again_ |= put;
     if (item.owes_room) enqueue(item);
     return false;
   }
@@ -547,10 +566,31 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
       item.told_in = wait;  // who is reported is still here
       ++n;
     }
+    owed |= std::exchange(again_, false);
   }
   for (Item& item : queue_) item.kernel_bits_old = true;
   // What is left is for whoever waits besides us, or watches from outside.
   if (!queue_.empty() || (n > 0 && look_inside_.load(std::memory_order_relaxed))) wake();
+  return n;
+}
+
+// Who returns with something to say does not sleep, and tells of all room that there is: also of what will be
+// there when a change of the carrier is over, for which a send waits.
+int EpollSet::promise_room(std::uint64_t wait, epoll_event* out, int max) noexcept {
+  if (!held_ || !Stream::any_switches()) return 0;
+  held_ = false;
+  int n = 0;
+  for (const auto& [key, item] : items_) {
+    constexpr std::uint32_t kOther = EPOLLET | EPOLLONESHOT;
+    if ((item->mask & kOther) != 0 || (item->mask & kOutput) == 0 || item->told_in == wait) continue;
+    const Stream::PollPlan plan = item->stream->plan_poll(poll_bits(item->mask), Stream::Arm::kNever);
+    if (!plan.frozen || item->stream->state() != State::kSwitching) continue;
+    held_ = true;
+    if (n == max) break;
+    out[n].events = static_cast<std::uint32_t>(plan.ready) | (item->mask & kOutput);
+    out[n++].data = item->data;
+    item->told_in = wait;
+  }
   return n;
 }
 
@@ -582,7 +622,10 @@ bool EpollSet::outlast_switches() noexcept {
     if (!changed && !Stream::any_switches()) return false;
     for (const auto& [id, item] : items_) {
       const bool wants_room = (item->mask & (EPOLLOUT | EPOLLWRNORM)) != 0 && !item->disabled;
-      if (wants_room && item->stream->state() == State::kSwitching) asked.push_back(item->stream);
+      const State now = item->stream->state();
+      if (wants_room && (now == State::kSwitching || now == State::kResuming)) {
+        asked.push_back(item->stream);
+      }
     }
   } catch (const std::bad_alloc&) {
     return false;
@@ -653,6 +696,10 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       continue;
     }
     if (n > 0 || last || (sleeps && !news)) {
+      if (n > 0 && n < max && !foreign) {
+        MutexLock lock(mutex_);
+        n += promise_room(number, out + n, max - n);
+      }
       errno = saved;
       return n;
     }

@@ -118,6 +118,8 @@ class EpollSet {
     bool dirty = false;          // on dirty_; guarded by dirty_mutex_
     bool queued = false;         // on queue_
     bool fresh = false;          // added, modified: report whatever is ready
+    bool tell_all = false;       // fresh at the last look, before the kernel was asked
+    bool arrived = false;        // bytes, of which the kernel was not asked in time: the carrier changed
     bool owes_room = false;      // of it, room to send, for which the carrier changed just then
     std::uint64_t told_in = 0;   // the wait that it was last reported to
     std::uint32_t kernel_bits = 0;  // what the inner instance said of the TCP socket
@@ -145,6 +147,7 @@ class EpollSet {
 
   bool outlast_switches() noexcept RR_EXCLUDES(mutex_);
   int collect(std::uint64_t wait, epoll_event* out, int max) noexcept RR_REQUIRES(mutex_);
+  int promise_room(std::uint64_t wait, epoll_event* out, int max) noexcept RR_REQUIRES(mutex_);
   bool look(Item& item, epoll_event& out, bool consume) noexcept RR_REQUIRES(mutex_);
   std::uint32_t kernel_says(Item& item, const Stream::PollPlan& plan, bool edge,
                             bool consume) noexcept
@@ -188,6 +191,7 @@ class EpollSet {
   bool watched_ RR_GUARDED_BY(mutex_) = false;
   bool kernel_first_ RR_GUARDED_BY(mutex_) = false;
   bool held_ RR_GUARDED_BY(mutex_) = false;  // a look found no room, as a stream changes its carrier
+  bool again_ RR_GUARDED_BY(mutex_) = false;  // a look has put something into the inner instance
   bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say
 

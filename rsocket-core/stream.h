@@ -179,7 +179,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // For calls that do not wait: while the stream changes its carrier there is no room, and that is no
   // business of the program's. Sleeps until the change is over, and gives it up after kSwitchPatienceNs,
   // or, where it cannot any more, leaves it at that after kTokenPatienceNs. False if there was no change
-  // under way, or there is one still.
+  // under way, or there is one still. A return to TCP gets that time once, not once a call.
   bool outlast_switch() noexcept;
   // Whether any stream of the process may need that.
   static bool any_switches() noexcept { return switches_.load(std::memory_order_relaxed) > 0; }
@@ -324,6 +324,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     return tx_ == Tx::kFrozen || tx_ == Tx::kToken || tx_ == Tx::kReplay;
   }
   void sleep_while_held(std::int64_t deadline_ns) noexcept;
+  bool has_come_again() noexcept;
   // service() brings no channel of it back to life: a call inside must not ask for that.
   bool is_over() const noexcept { return state() == State::kReset || state() == State::kClosed; }
   void give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -376,7 +377,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<bool> tells_unread_{false};
   std::atomic<std::uint64_t> uses_{0};  // messages either way, for the threshold
   std::atomic<std::uint64_t> used_bytes_{0};
-  static inline std::atomic<int> switches_{0};  // streams in State::kSwitching
+  static inline std::atomic<int> switches_{0};  // streams in State::kSwitching and kResuming
+  std::atomic<std::int64_t> left_at_ns_{0};     // the channel
   std::atomic<std::uint64_t> retry_at_uses_{0};  // after a promotion that failed for the moment
   std::atomic<std::int64_t> retry_at_ns_{0};  // and not before, where processes share it
   unsigned retries_ = 0;
@@ -407,6 +409,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   Mutex rx_mutex_;
   std::uint64_t tcp_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes read from TCP, frames included
+  std::uint64_t frames_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // of these, the frames
+  std::uint64_t owed_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes of the ring that come again over TCP
   // The counts began with the kernel's, of which the library had not seen all, and have not grown since.
   bool unproven_ RR_GUARDED_BY(rx_mutex_) = false;
   std::uint64_t counted_from_ RR_GUARDED_BY(rx_mutex_) = 0;  // tcp_tx_ + tcp_rx_ then

@@ -343,6 +343,8 @@ void Stream::leave(Reason reason) noexcept {
   resume_sent_ = true;
   // Bytes in the ring that the program has not read come again over TCP, and so does the end.
   const std::uint64_t consumed = token_seen_ ? channel_->rx_consumed() : 0;
+  owed_ = token_seen_ ? channel_->rx_head() - consumed : 0;
+  left_at_ns_.store(sys::now_ns(), std::memory_order_relaxed);
   left_fin_at_ = std::exchange(fin_at_, kNoBoundary);
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   // Without our promise the peer has written no frame, and writes none: it gives up when it reads

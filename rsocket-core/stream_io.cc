@@ -281,6 +281,7 @@ void Stream::skip_verified() noexcept {
     if (n <= 0) return;  // it was peeked at, so it is there; an error shows up elsewhere
     tcp_rx_ += static_cast<std::uint64_t>(n);
     boundary_ += static_cast<std::uint64_t>(n);
+    frames_rx_ += static_cast<std::uint64_t>(n);
     verified_ -= static_cast<std::size_t>(n);
     // What comes next comes from elsewhere: who waits for a change must look.
     if (verified_ == 0) waiters_.wake(POLLIN);

@@ -7,6 +7,7 @@
 
 #include "rsocket-core/stream.h"
 #include "rsocket-core/sys.h"
+#include "rsocket-core/tcp_counters.h"
 
 namespace ringroad {
 namespace {
@@ -166,7 +167,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
 std::uint64_t Stream::tcp_arrivals(bool& ends) noexcept {
   MutexLock rx(rx_mutex_);
   ends = boundary_ != kNoBoundary && !resume_seen_;
-  return tcp_rx_ + unread_on_tcp();
+  return tcp_rx_ - frames_rx_ + unread_on_tcp();
 }
 
 void Stream::after_sleep(const Waiter* taker) noexcept {
@@ -258,7 +259,9 @@ bool Stream::tx_is_held() noexcept {
 bool Stream::outlast_switch() noexcept {
   if (!tx_is_held()) return false;
   const int saved = errno;
-  const std::int64_t began = sys::now_ns();
+  const std::int64_t began = state() == State::kResuming
+                                 ? left_at_ns_.load(std::memory_order_relaxed)
+                                 : sys::now_ns();
   sleep_while_held(began + kSwitchPatienceNs);
   {
     MutexLock tx(tx_mutex_);
@@ -307,6 +310,13 @@ void Stream::wait_promoted(std::int64_t timeout_ns) noexcept {
   errno = saved;
 }
 
+// What the program has not read of the ring is the kernel's to give by now, or never will be.
+bool Stream::has_come_again() noexcept {
+  MutexLock rx(rx_mutex_);
+  if (owed_ > 0 && (unread_on_tcp() >= owed_ || !tcp_established(fd()))) owed_ = 0;
+  return owed_ == 0;
+}
+
 bool Stream::pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken) noexcept {
   const int saved = errno;
   {
@@ -326,13 +336,14 @@ bool Stream::pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken) noex
   waiter.wake_fd = timeout_ns > 0 && can_be_woken ? thread_wake_fd() : -1;
   for (;;) {
     if (waiter.wake_fd >= 0) waiters_.add(waiter);
+    const bool kernels = kernel_only_.load();
     const bool settled =
-        kernel_only_.load() || state() == State::kReset || error_.load() != 0;
+        (kernels && has_come_again()) || state() == State::kReset || error_.load() != 0;
     const std::int64_t now = sys::now_ns();
     const bool late = now >= deadline;
     if (!settled && !late) {
       pollfd fds{waiter.wake_fd, POLLIN, 0};
-      if (waiter.wake_fd < 0) {
+      if (waiter.wake_fd < 0 || kernels) {
         sleep_on(nullptr, 0, std::min(deadline, now + kLookAgainNs));
       } else if (sleep_on(&fds, 1, deadline) > 0) {
         sys::drain_eventfd(waiter.wake_fd);

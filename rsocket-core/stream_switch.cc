@@ -47,9 +47,8 @@ void Stream::step(StreamEvent event, Reason reason) noexcept {
     tx_ = Tx::kDead;
     error_.store(ECONNRESET, std::memory_order_relaxed);
   }
-  if (from != to && (from == State::kSwitching || to == State::kSwitching)) {
-    switches_.fetch_add(to == State::kSwitching ? 1 : -1, std::memory_order_relaxed);
-  }
+  const auto moves = [](State s) { return s == State::kSwitching || s == State::kResuming; };
+  if (moves(from) != moves(to)) switches_.fetch_add(moves(to) ? 1 : -1, std::memory_order_relaxed);
   state_.store(to, std::memory_order_release);
   // A send that is still inside must not wait for the carrier to change: it will not.
   if (to == State::kClosed && tx_ != Tx::kChannel && !kernel_takes_bytes()) tx_ = Tx::kDead;

@@ -405,6 +405,28 @@ SCENARIO(epoll_number_was_closed_and_the_duplicate_is_added, 0) {
   a.client([&] { a.recv(fd, 1); });
 }
 
+SCENARIO(epoll_number_is_the_same_files_again, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN, 1);
+    wait(a, epoll, 0);
+    const int copy = ::dup(fd);
+    ::close(fd);
+    wait(a, epoll, 0);
+    ::dup2(copy, fd);
+    ::close(copy);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    a.recv(fd, 9);
+    wait(a, epoll, 0);
+  });
+}
+
 SCENARIO(epoll_first_wait_for_one_event, 0) {
   const int fd = a.stream();
   const int epoll = make();

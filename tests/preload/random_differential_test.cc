@@ -123,6 +123,7 @@ std::string play(const Play& p, cli::Snapshot& snapshot) {
 
 void compare(bool from_the_first_byte, bool preloaded) {
   const char* mode = from_the_first_byte ? "exact" : "switching";
+  std::size_t with_channel = 0;
   for (const std::uint64_t seed : seeds()) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", operations " + count());
     std::cout << "random_operations " << mode << " " << seed << " " << count() << std::endl;
@@ -140,9 +141,14 @@ void compare(bool from_the_first_byte, bool preloaded) {
       const cli::CarrierTraffic totals = process.totals();
       bytes += totals.channel.rx_bytes;
     }
+    if (promoted > 0 && bytes > 0) ++with_channel;
+    if (!from_the_first_byte) continue;
     EXPECT_GT(promoted, 0U) << "no stream was ever on a channel";
     EXPECT_GT(bytes, 0U) << "nothing went over a channel";
   }
+  // A run may be over before its promotions are.
+  if (!preloaded) return;
+  EXPECT_GT(2 * with_channel, seeds().size()) << "almost nothing went over a channel";
 }
 
 // What two plain runs do not agree on proves nothing.
@@ -150,8 +156,8 @@ TEST(RandomDifferentialTest, TwoPlainRunsAreTheSame) { compare(true, false); }
 TEST(RandomDifferentialTest, FromTheFirstByteTheTranscriptIsTheKernels) { compare(true, true); }
 TEST(RandomDifferentialTest, MidwayTheTranscriptIsTheKernelsButForEdgesMore) {
   if (std::getenv("RINGROAD_RANDOM_SEED") == nullptr) {
-    GTEST_SKIP() << "with one seed of three an edge of room is missing while a stream moves, or a reset is told "
-                    "late; RINGROAD_RANDOM_SEED=110 shows it";
+    GTEST_SKIP() << "with one seed of twenty an event is missing while a stream moves (125, 128), or what was "
+                    "peeked at comes late; RINGROAD_RANDOM_SEED=125 may show it";
   }
   compare(false, true);
 }
