@@ -409,13 +409,14 @@ SCENARIO(epoll_number_is_the_same_files_again, 0) {
   const int fd = a.stream();
   const int epoll = make();
   a.server([&] {
-    add(a, epoll, fd, EPOLLIN, 1);
-    wait(a, epoll, 0);
     const int copy = ::dup(fd);
-    ::close(fd);
+    add(a, epoll, copy, EPOLLPRI, 1);
     wait(a, epoll, 0);
+    ::close(fd);
+    remove(a, epoll, copy);
     ::dup2(copy, fd);
     ::close(copy);
+    add(a, epoll, fd, EPOLLIN, 2);
     wait(a, epoll, 0);
   });
   a.client([&] { a.send(fd, "x"); });
