@@ -9,6 +9,7 @@
 #include <new>
 #include <vector>
 
+#include "preload/cancellation.h"
 #include "preload/real.h"
 #include "rsocket-core/sys.h"
 
@@ -69,8 +70,8 @@ std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
   }
   if (auto set = known_by_another_number(epfd)) return set;
   EpollSet::Calls calls;
-  calls.pwait = real().epoll_pwait;
-  calls.pwait2 = real().epoll_pwait2;
+  calls.pwait = cancellation::epoll_pwait;
+  calls.pwait2 = real().epoll_pwait2 != nullptr ? cancellation::epoll_pwait2 : nullptr;
   std::shared_ptr<EpollSet> set = EpollSet::create(epfd, calls);
   if (set == nullptr) return nullptr;
   if (!descriptors::insert(epfd, set)) {

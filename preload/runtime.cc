@@ -13,8 +13,10 @@
 #include <new>
 
 #include "policy/policy.h"
+#include "preload/cancellation.h"
 #include "preload/epolls.h"
 #include "preload/log.h"
+#include "preload/real.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad::preload::runtime {
@@ -201,6 +203,7 @@ void start() noexcept {
     options.segment = segment;
     options.log = log::wants(log::Level::kInfo) ? log_line : nullptr;
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+    set_sleep(cancellation::ppoll);
     the_agent.store(new Agent(options), std::memory_order_release);
   } catch (...) {
     log::write(log::Level::kError, "out of memory: every connection stays on TCP");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "preload/cancellation.h"
 #include "preload/close.h"
 #include "preload/epolls.h"
 #include "preload/real.h"
@@ -130,7 +131,7 @@ namespace {
 // connect() to AF_UNSPEC ends a connection; the socket may then begin another one.
 int disconnect(int fd, Stream& stream, const sockaddr* addr, socklen_t len) {
   stream.pin(Reason::kDescriptorUse, kPinTimeoutNs);
-  const int result = real().connect(fd, addr, len);
+  const int result = cancellation::caught(real().connect, fd, addr, len);
   if (result == 0) {
     const int saved = errno;
     before_number_goes(fd);
@@ -139,16 +140,14 @@ int disconnect(int fd, Stream& stream, const sockaddr* addr, socklen_t len) {
   return result;
 }
 
-}  // namespace
-
-int rr_connect(int fd, const sockaddr* addr, socklen_t len) {
+RR_NOINLINE int watched_connect(int fd, const sockaddr* addr, socklen_t len) {
   SocketRef socket = descriptors::find(fd);
   const bool readable = addr != nullptr && len >= sizeof addr->sa_family;
   if (socket.stream() != nullptr && readable && addr->sa_family == AF_UNSPEC) {
     return disconnect(fd, *socket.stream(), addr, len);
   }
   const unsigned forks = runtime::forks();
-  const int result = real().connect(fd, addr, len);
+  const int result = cancellation::caught(real().connect, fd, addr, len);
   const int saved = errno;
   if (socket.is(Socket::Kind::kConnecting) && result != 0 && errno == EINPROGRESS) {
     // The attempt before this one has failed; this one may go elsewhere.
@@ -165,7 +164,7 @@ int rr_connect(int fd, const sockaddr* addr, socklen_t len) {
   return result;
 }
 
-int rr_listen(int fd, int backlog) {
+RR_NOINLINE int watched_listen(int fd, int backlog) {
   // Before any client can connect and ask; after it where only listen() gives the socket a port.
   int saved = errno;
   const bool considered = consider_listen(fd);
@@ -181,10 +180,10 @@ int rr_listen(int fd, int backlog) {
   return result;
 }
 
-int rr_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
+RR_NOINLINE int watched_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
   const SocketRef listener = descriptors::find(fd);
   const unsigned forks = runtime::forks();
-  const int result = real().accept4(fd, addr, len, flags);
+  const int result = cancellation::caught(real().accept4, fd, addr, len, flags);
   if (result >= 0 && listener.is(Socket::Kind::kListener)) {
     const int saved = errno;
     consider_accepted(result, (flags & SOCK_NONBLOCK) != 0, forks);
@@ -193,42 +192,27 @@ int rr_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
   return result;
 }
 
-int rr_accept(int fd, sockaddr* addr, socklen_t* len) {
-  if (!descriptors::managed(fd)) return real().accept(fd, addr, len);
-  return rr_accept4(fd, addr, len, 0);
-}
-
-int rr_shutdown(int fd, int how) {
+RR_NOINLINE int stream_shutdown(int fd, int how) {
   const SocketRef socket = descriptors::find(fd);
   Stream* stream = socket.stream();
   return stream == nullptr ? real().shutdown(fd, how) : stream->shutdown(how);
 }
 
-int rr_close(int fd) {
-  if (private_descriptors::is_marked(fd)) {
-    errno = EBADF;
-    return -1;
-  }
+RR_NOINLINE int stream_close(int fd) noexcept {
+  const descriptors::Farewell farewell(fd);
   int result;
-  if (descriptors::managed(fd)) {
-    const descriptors::Farewell farewell(fd);
+  {
     SocketRef closed;
     const descriptors::Change change;
     closed = before_number_goes(fd);
-    result = real().close(fd);
-  } else {
-    if (descriptors::epoll_of(fd) != descriptors::kNoEpoll && runtime::owns_memory()) {
-      descriptors::note_epoll_end(fd);
-    }
-    result = real().close(fd);
+    // Not libc's: from here on nobody can be cancelled with the number open.
+    result = static_cast<int>(sys::call(SYS_close, fd));
   }
   if (descriptors::managed(fd) && runtime::owns_memory()) check_closed(fd);
   return result;
 }
 
-int rr_close_range(unsigned first, unsigned last, int flags) {
-  constexpr int kCloexec = 1 << 2;  // CLOSE_RANGE_CLOEXEC closes nothing now
-  if ((flags & kCloexec) != 0 || first > last) return real().close_range(first, last, flags);
+RR_NOINLINE int close_stretches(unsigned first, unsigned last, int flags) noexcept {
   // Daemons and sshd close everything: a look at a million numbers would take milliseconds.
   const int end = static_cast<int>(
       std::min<long>(static_cast<long>(last), descriptors::highest_known()));
@@ -249,6 +233,51 @@ int rr_close_range(unsigned first, unsigned last, int flags) {
     }
   }
   return from > last ? 0 : real().close_range(from, last, flags);
+}
+
+}  // namespace
+
+int rr_connect(int fd, const sockaddr* addr, socklen_t len) {
+  return cancellation::point<watched_connect>(fd, addr, len);
+}
+
+int rr_listen(int fd, int backlog) {
+  return cancellation::no_point<watched_listen>(fd, backlog);
+}
+
+int rr_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
+  if (!descriptors::managed(fd)) return real().accept4(fd, addr, len, flags);
+  return cancellation::point<watched_accept4>(fd, addr, len, flags);
+}
+
+int rr_accept(int fd, sockaddr* addr, socklen_t* len) {
+  if (!descriptors::managed(fd)) return real().accept(fd, addr, len);
+  return rr_accept4(fd, addr, len, 0);
+}
+
+int rr_shutdown(int fd, int how) {
+  if (!descriptors::managed(fd)) return real().shutdown(fd, how);
+  return cancellation::no_point<stream_shutdown>(fd, how);
+}
+
+int rr_close(int fd) {
+  if (private_descriptors::is_marked(fd)) {
+    errno = EBADF;
+    return -1;
+  }
+  if (descriptors::managed(fd)) return cancellation::point<stream_close>(fd);
+  if (descriptors::epoll_of(fd) != descriptors::kNoEpoll && runtime::owns_memory()) {
+    descriptors::note_epoll_end(fd);
+  }
+  const int result = real().close(fd);
+  if (descriptors::managed(fd) && runtime::owns_memory()) check_closed(fd);
+  return result;
+}
+
+int rr_close_range(unsigned first, unsigned last, int flags) {
+  constexpr int kCloexec = 1 << 2;  // CLOSE_RANGE_CLOEXEC closes nothing now
+  if ((flags & kCloexec) != 0 || first > last) return real().close_range(first, last, flags);
+  return cancellation::no_point<close_stretches>(first, last, flags);
 }
 
 void rr_closefrom(int first) { rr_close_range(first < 0 ? 0 : static_cast<unsigned>(first), ~0U, 0); }

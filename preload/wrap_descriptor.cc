@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdarg>
 
+#include "preload/cancellation.h"
 #include "preload/close.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
@@ -51,11 +52,13 @@ int duplicate(int from, Call call) {
   return result;
 }
 
+bool duplicates(int cmd) noexcept { return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC; }
+
 int call_dup_over(int from, int to, int flags, bool three) {
   return three ? real().dup3(from, to, flags) : real().dup2(from, to);
 }
 
-int dup_over(int from, int to, int flags, bool three) {
+RR_NOINLINE int dup_over(int from, int to, int flags, bool three) {
   if (!runtime::owns_memory()) {
     return duplicate(from, [&] { return call_dup_over(from, to, flags, three); });
   }
@@ -120,10 +123,8 @@ bool is_cloexec(int fd) noexcept {
   return flags >= 0 && (flags & FD_CLOEXEC) != 0;
 }
 
-int fcntl_common(decltype(Real::fcntl) call, int fd, int cmd, long arg) {
-  if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
-    return duplicate(fd, [&] { return call(fd, cmd, arg); });
-  }
+RR_NOINLINE int fcntl_common(decltype(Real::fcntl) call, int fd, int cmd, long arg) {
+  if (duplicates(cmd)) return duplicate(fd, [&] { return call(fd, cmd, arg); });
   const bool was_cloexec = cmd == F_SETFD && descriptors::managed(fd) && is_cloexec(fd);
   const int result = call(fd, cmd, arg);
   if (result < 0 || !descriptors::managed(fd)) {
@@ -141,36 +142,11 @@ int fcntl_common(decltype(Real::fcntl) call, int fd, int cmd, long arg) {
   return result;
 }
 
-}  // namespace
-
-int rr_dup(int fd) {
+RR_NOINLINE int plain_dup(int fd) {
   return duplicate(fd, [&] { return real().dup(fd); });
 }
 
-int rr_dup2(int from, int to) { return dup_over(from, to, 0, false); }
-int rr_dup3(int from, int to, int flags) { return dup_over(from, to, flags, true); }
-
-int rr_fcntl(int fd, int cmd, ...) {
-  va_list args;
-  va_start(args, cmd);
-  const long arg = va_arg(args, long);
-  va_end(args);
-  return fcntl_common(real().fcntl, fd, cmd, arg);
-}
-
-int rr_fcntl64(int fd, int cmd, ...) {
-  va_list args;
-  va_start(args, cmd);
-  const long arg = va_arg(args, long);
-  va_end(args);
-  return fcntl_common(real().fcntl64, fd, cmd, arg);
-}
-
-int rr_ioctl(int fd, unsigned long request, ...) {
-  va_list args;
-  va_start(args, request);
-  void* arg = va_arg(args, void*);
-  va_end(args);
+RR_NOINLINE int stream_ioctl(int fd, unsigned long request, void* arg) {
   const SocketRef socket = descriptors::find(fd);
   Stream* stream = socket.stream();
   if (stream == nullptr || stream->on_kernel_for_good()) {
@@ -208,11 +184,8 @@ int rr_ioctl(int fd, unsigned long request, ...) {
   }
 }
 
-int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
-  const bool nodelay = level == IPPROTO_TCP && name == TCP_NODELAY;
-  if (!descriptors::managed(fd) || (!nodelay && (level != SOL_SOCKET || name != SO_ERROR))) {
-    return real().getsockopt(fd, level, name, value, len);
-  }
+RR_NOINLINE int stream_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
+  const bool nodelay = level == IPPROTO_TCP;
   const SocketRef socket = descriptors::find(fd);
   Stream* stream = socket.stream();
   if (nodelay) {
@@ -230,8 +203,8 @@ int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
   return result;
 }
 
-int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
-  if (!descriptors::managed(fd)) return real().setsockopt(fd, level, name, value, len);
+RR_NOINLINE int stream_setsockopt(int fd, int level, int name, const void* value,
+                                  socklen_t len) {
   const Reason reason = reason_for_option(level, name);
   if (reason != Reason::kNone) give_away(fd, reason);
   const SocketRef socket = descriptors::find(fd);
@@ -243,6 +216,59 @@ int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len)
   const int result = call();
   if (result == 0 && stream != nullptr) stream->set_options_changed();
   return result;
+}
+
+}  // namespace
+
+int rr_dup(int fd) {
+  return cancellation::no_point<plain_dup>(fd);
+}
+
+int rr_dup2(int from, int to) {
+  return cancellation::no_point<dup_over>(from, to, 0, false);
+}
+
+int rr_dup3(int from, int to, int flags) {
+  return cancellation::no_point<dup_over>(from, to, flags, true);
+}
+
+int rr_fcntl(int fd, int cmd, ...) {
+  va_list args;
+  va_start(args, cmd);
+  const long arg = va_arg(args, long);
+  va_end(args);
+  if (!descriptors::managed(fd) && !duplicates(cmd)) return real().fcntl(fd, cmd, arg);
+  return cancellation::no_point<fcntl_common>(real().fcntl, fd, cmd, arg);
+}
+
+int rr_fcntl64(int fd, int cmd, ...) {
+  va_list args;
+  va_start(args, cmd);
+  const long arg = va_arg(args, long);
+  va_end(args);
+  if (!descriptors::managed(fd) && !duplicates(cmd)) return real().fcntl64(fd, cmd, arg);
+  return cancellation::no_point<fcntl_common>(real().fcntl64, fd, cmd, arg);
+}
+
+int rr_ioctl(int fd, unsigned long request, ...) {
+  va_list args;
+  va_start(args, request);
+  void* arg = va_arg(args, void*);
+  va_end(args);
+  if (!descriptors::managed(fd)) return real().ioctl(fd, request, arg);
+  return cancellation::no_point<stream_ioctl>(fd, request, arg);
+}
+
+int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
+  const bool ours = (level == IPPROTO_TCP && name == TCP_NODELAY) ||
+                    (level == SOL_SOCKET && name == SO_ERROR);
+  if (!ours || !descriptors::managed(fd)) return real().getsockopt(fd, level, name, value, len);
+  return cancellation::no_point<stream_getsockopt>(fd, level, name, value, len);
+}
+
+int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
+  if (!descriptors::managed(fd)) return real().setsockopt(fd, level, name, value, len);
+  return cancellation::no_point<stream_setsockopt>(fd, level, name, value, len);
 }
 
 FILE* rr_fdopen(int fd, const char* mode) {

@@ -11,6 +11,7 @@
 #include <cstdarg>
 #include <cstring>
 
+#include "preload/cancellation.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
@@ -97,7 +98,7 @@ ssize_t send_file(Stream& stream, int in, off_t* offset, size_t n) {
     if (got < 0 && done == 0) return -1;
     if (got <= 0) break;
     const iovec piece{buffer, static_cast<std::size_t>(got)};
-    const ssize_t sent = stream.send(&piece, 1, 0);
+    const ssize_t sent = stream.send(&piece, 1, 0, Stream::Sleep::kUncancellable);
     if (sent < 0 && done == 0) return -1;
     if (sent <= 0) break;
     done += static_cast<std::size_t>(sent);
@@ -154,50 +155,45 @@ void tell_unread(int unread, msghdr* msg) noexcept {
   msg->msg_controllen = std::min(room, CMSG_SPACE(sizeof unread));
 }
 
-}  // namespace
+// ---- Calls on what is managed. They may end in the unwinding of the thread's stack.
 
-// ---- in
-
-ssize_t rr_recv(int fd, void* buf, size_t n, int flags) {
-  if (!descriptors::managed(fd)) return real().recv(fd, buf, n, flags);
+RR_NOINLINE ssize_t stream_recv(int fd, void* buf, size_t n, int flags) {
   Target target(fd);
   if (target.lost) return fail_lost();
   if (is_special_receive(flags)) target.to_kernel(reason_for_flags(flags));
   if (!target.ours() || is_special_receive(flags)) {
-    return target.count(false, real().recv(fd, buf, n, flags));
+    return target.count(false, cancellation::caught(real().recv, fd, buf, n, flags));
   }
   const iovec iov{buf, n};
   return target.stream->recv(&iov, 1, flags);
 }
 
-ssize_t rr_read(int fd, void* buf, size_t n) {
-  if (!descriptors::managed(fd)) return real().read(fd, buf, n);
+RR_NOINLINE ssize_t stream_read(int fd, void* buf, size_t n) {
   Target target(fd);
   if (target.lost) return fail_lost();
   // Unlike recv(), read() of nothing never waits.
-  if (!target.ours() || n == 0) return target.count(false, real().read(fd, buf, n));
+  if (!target.ours() || n == 0) return target.count(false, cancellation::caught(real().read, fd, buf, n));
   const iovec iov{buf, n};
   return target.stream->recv(&iov, 1, 0);
 }
 
-ssize_t rr_readv(int fd, const iovec* iov, int count) {
-  if (!descriptors::managed(fd)) return real().readv(fd, iov, count);
+RR_NOINLINE ssize_t stream_readv(int fd, const iovec* iov, int count) {
   Target target(fd);
   if (target.lost) return fail_lost();
   if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count)) ||
       hold_nothing(iov, count)) {
-    return target.count(false, real().readv(fd, iov, count));
+    return target.count(false, cancellation::caught(real().readv, fd, iov, count));
   }
   return target.stream->recv(iov, count, 0);
 }
 
-ssize_t rr_recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr, socklen_t* len) {
-  if (!descriptors::managed(fd)) return real().recvfrom(fd, buf, n, flags, addr, len);
+RR_NOINLINE ssize_t stream_recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr,
+                                    socklen_t* len) {
   Target target(fd);
   if (target.lost) return fail_lost();
   if (is_special_receive(flags)) target.to_kernel(reason_for_flags(flags));
   if (!target.ours() || is_special_receive(flags)) {
-    return target.count(false, real().recvfrom(fd, buf, n, flags, addr, len));
+    return target.count(false, cancellation::caught(real().recvfrom, fd, buf, n, flags, addr, len));
   }
   const iovec iov{buf, n};
   const ssize_t result = target.stream->recv(&iov, 1, flags);
@@ -205,14 +201,13 @@ ssize_t rr_recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr, sock
   return result;
 }
 
-ssize_t rr_recvmsg(int fd, msghdr* msg, int flags) {
-  if (!descriptors::managed(fd)) return real().recvmsg(fd, msg, flags);
+RR_NOINLINE ssize_t stream_recvmsg(int fd, msghdr* msg, int flags) {
   Target target(fd);
   if (target.lost) return fail_lost();
   if (is_special_receive(flags)) target.to_kernel(reason_for_flags(flags));
   if (!target.ours() || is_special_receive(flags) || msg == nullptr ||
       !valid_vectors(msg->msg_iov, msg->msg_iovlen)) {
-    return target.count(false, real().recvmsg(fd, msg, flags));
+    return target.count(false, cancellation::caught(real().recvmsg, fd, msg, flags));
   }
   const ssize_t result =
       target.stream->recv(msg->msg_iov, static_cast<int>(msg->msg_iovlen), flags);
@@ -224,8 +219,109 @@ ssize_t rr_recvmsg(int fd, msghdr* msg, int flags) {
   return result;
 }
 
+RR_NOINLINE ssize_t stream_send(int fd, const void* buf, size_t n, int flags) {
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if ((flags & ~kSendFlags) != 0) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || (flags & ~kSendFlags) != 0) {
+    return target.count(true, cancellation::caught(real().send, fd, buf, n, flags));
+  }
+  const iovec iov{const_cast<void*>(buf), n};
+  return target.stream->send(&iov, 1, flags);
+}
+
+RR_NOINLINE ssize_t stream_write(int fd, const void* buf, size_t n) {
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if (!target.ours()) return target.count(true, cancellation::caught(real().write, fd, buf, n));
+  const iovec iov{const_cast<void*>(buf), n};
+  return target.stream->send(&iov, 1, 0);
+}
+
+RR_NOINLINE ssize_t stream_writev(int fd, const iovec* iov, int count) {
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count)) ||
+      hold_nothing(iov, count)) {
+    return target.count(true, cancellation::caught(real().writev, fd, iov, count));
+  }
+  return target.stream->send(iov, count, 0);
+}
+
+RR_NOINLINE ssize_t stream_sendto(int fd, const void* buf, size_t n, int flags,
+                                  const sockaddr* addr, socklen_t len) {
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if ((flags & ~kSendFlags) != 0) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || (flags & ~kSendFlags) != 0) {
+    return target.count(true, cancellation::caught(real().sendto, fd, buf, n, flags, addr, len));
+  }
+  // A connected TCP socket ignores the address.
+  const iovec iov{const_cast<void*>(buf), n};
+  return target.stream->send(&iov, 1, flags);
+}
+
+RR_NOINLINE ssize_t stream_sendmsg(int fd, const msghdr* msg, int flags) {
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  const bool special =
+      (flags & ~kSendFlags) != 0 || (msg != nullptr && msg->msg_controllen != 0);
+  if (special) target.to_kernel(reason_for_flags(flags));
+  if (!target.ours() || special || msg == nullptr ||
+      !valid_vectors(msg->msg_iov, msg->msg_iovlen)) {
+    return target.count(true, cancellation::caught(real().sendmsg, fd, msg, flags));
+  }
+  return target.stream->send(msg->msg_iov, static_cast<int>(msg->msg_iovlen), flags);
+}
+
+RR_NOINLINE ssize_t stream_sendfile(int out, int in, off_t* offset, size_t n) {
+  Target target(out);
+  if (target.ours() && is_plain_file(in, offset)) return send_file(*target.stream, in, offset, n);
+  target.to_kernel(Reason::kDescriptorUse);
+  return real().sendfile(out, in, offset, n);
+}
+
+RR_NOINLINE bool pin(int fd) noexcept {
+  Target(fd).to_kernel(Reason::kDescriptorUse);
+  return true;
+}
+
+// Before a call that is the kernel's.
+void hand_back(int fd) {
+  if (descriptors::managed(fd)) cancellation::no_point<pin>(fd);
+}
+
+}  // namespace
+
+// ---- in
+
+ssize_t rr_recv(int fd, void* buf, size_t n, int flags) {
+  if (!descriptors::managed(fd)) return real().recv(fd, buf, n, flags);
+  return cancellation::point<stream_recv>(fd, buf, n, flags);
+}
+
+ssize_t rr_read(int fd, void* buf, size_t n) {
+  if (!descriptors::managed(fd)) return real().read(fd, buf, n);
+  return cancellation::point<stream_read>(fd, buf, n);
+}
+
+ssize_t rr_readv(int fd, const iovec* iov, int count) {
+  if (!descriptors::managed(fd)) return real().readv(fd, iov, count);
+  return cancellation::point<stream_readv>(fd, iov, count);
+}
+
+ssize_t rr_recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr, socklen_t* len) {
+  if (!descriptors::managed(fd)) return real().recvfrom(fd, buf, n, flags, addr, len);
+  return cancellation::point<stream_recvfrom>(fd, buf, n, flags, addr, len);
+}
+
+ssize_t rr_recvmsg(int fd, msghdr* msg, int flags) {
+  if (!descriptors::managed(fd)) return real().recvmsg(fd, msg, flags);
+  return cancellation::point<stream_recvmsg>(fd, msg, flags);
+}
+
 int rr_recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
-  if (descriptors::managed(fd)) Target(fd).to_kernel(Reason::kDescriptorUse);
+  hand_back(fd);
   return real().recvmmsg(fd, msgs, count, flags, timeout);
 }
 
@@ -252,48 +348,23 @@ ssize_t rr___recvfrom_chk(int fd, void* buf, size_t n, size_t size, int flags, s
 
 ssize_t rr_send(int fd, const void* buf, size_t n, int flags) {
   if (!descriptors::managed(fd)) return real().send(fd, buf, n, flags);
-  Target target(fd);
-  if (target.lost) return fail_lost();
-  if ((flags & ~kSendFlags) != 0) target.to_kernel(reason_for_flags(flags));
-  if (!target.ours() || (flags & ~kSendFlags) != 0) {
-    return target.count(true, real().send(fd, buf, n, flags));
-  }
-  const iovec iov{const_cast<void*>(buf), n};
-  return target.stream->send(&iov, 1, flags);
+  return cancellation::point<stream_send>(fd, buf, n, flags);
 }
 
 ssize_t rr_write(int fd, const void* buf, size_t n) {
   if (!descriptors::managed(fd)) return real().write(fd, buf, n);
-  Target target(fd);
-  if (target.lost) return fail_lost();
-  if (!target.ours()) return target.count(true, real().write(fd, buf, n));
-  const iovec iov{const_cast<void*>(buf), n};
-  return target.stream->send(&iov, 1, 0);
+  return cancellation::point<stream_write>(fd, buf, n);
 }
 
 ssize_t rr_writev(int fd, const iovec* iov, int count) {
   if (!descriptors::managed(fd)) return real().writev(fd, iov, count);
-  Target target(fd);
-  if (target.lost) return fail_lost();
-  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count)) ||
-      hold_nothing(iov, count)) {
-    return target.count(true, real().writev(fd, iov, count));
-  }
-  return target.stream->send(iov, count, 0);
+  return cancellation::point<stream_writev>(fd, iov, count);
 }
 
 ssize_t rr_sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* addr,
                   socklen_t len) {
   if (!descriptors::managed(fd)) return real().sendto(fd, buf, n, flags, addr, len);
-  Target target(fd);
-  if (target.lost) return fail_lost();
-  if ((flags & ~kSendFlags) != 0) target.to_kernel(reason_for_flags(flags));
-  if (!target.ours() || (flags & ~kSendFlags) != 0) {
-    return target.count(true, real().sendto(fd, buf, n, flags, addr, len));
-  }
-  // A connected TCP socket ignores the address.
-  const iovec iov{const_cast<void*>(buf), n};
-  return target.stream->send(&iov, 1, flags);
+  return cancellation::point<stream_sendto>(fd, buf, n, flags, addr, len);
 }
 
 ssize_t rr_sendmsg(int fd, const msghdr* msg, int flags) {
@@ -301,16 +372,7 @@ ssize_t rr_sendmsg(int fd, const msghdr* msg, int flags) {
     hand_over_rights(msg);
   }
   if (!descriptors::managed(fd)) return real().sendmsg(fd, msg, flags);
-  Target target(fd);
-  if (target.lost) return fail_lost();
-  const bool special =
-      (flags & ~kSendFlags) != 0 || (msg != nullptr && msg->msg_controllen != 0);
-  if (special) target.to_kernel(reason_for_flags(flags));
-  if (!target.ours() || special || msg == nullptr ||
-      !valid_vectors(msg->msg_iov, msg->msg_iovlen)) {
-    return target.count(true, real().sendmsg(fd, msg, flags));
-  }
-  return target.stream->send(msg->msg_iov, static_cast<int>(msg->msg_iovlen), flags);
+  return cancellation::point<stream_sendmsg>(fd, msg, flags);
 }
 
 int rr_sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
@@ -319,17 +381,13 @@ int rr_sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
       if (msgs[i].msg_hdr.msg_controllen != 0) hand_over_rights(&msgs[i].msg_hdr);
     }
   }
-  if (descriptors::managed(fd)) Target(fd).to_kernel(Reason::kDescriptorUse);
+  hand_back(fd);
   return real().sendmmsg(fd, msgs, count, flags);
 }
 
 ssize_t rr_sendfile(int out, int in, off_t* offset, size_t n) {
-  if (descriptors::managed(out)) {
-    Target target(out);
-    if (target.ours() && is_plain_file(in, offset)) return send_file(*target.stream, in, offset, n);
-    target.to_kernel(Reason::kDescriptorUse);
-  }
-  return real().sendfile(out, in, offset, n);
+  if (!descriptors::managed(out)) return real().sendfile(out, in, offset, n);
+  return cancellation::no_point<stream_sendfile>(out, in, offset, n);
 }
 
 ssize_t rr_sendfile64(int out, int in, off64_t* offset, size_t n) {
@@ -339,7 +397,7 @@ ssize_t rr_sendfile64(int out, int in, off64_t* offset, size_t n) {
 
 ssize_t rr_splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t n,
                   unsigned flags) {
-  if (descriptors::managed(in)) Target(in).to_kernel(Reason::kDescriptorUse);
-  if (descriptors::managed(out)) Target(out).to_kernel(Reason::kDescriptorUse);
+  hand_back(in);
+  hand_back(out);
   return real().splice(in, in_offset, out, out_offset, n, flags);
 }

@@ -12,11 +12,19 @@
 #include <limits>
 #include <utility>
 
+#include "preload/cancellation.h"
 #include "preload/epolls.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
 #include "rsocket-core/waiter.h"
+
+// pthread_cleanup_push(3) of old: two stores.
+extern "C" {
+void rr_cleanup_push(_pthread_cleanup_buffer* buffer, void (*routine)(void*),
+                     void* arg) asm("_pthread_cleanup_push");
+void rr_cleanup_pop(_pthread_cleanup_buffer* buffer, int execute) asm("_pthread_cleanup_pop");
+}
 
 using namespace ringroad;
 using namespace ringroad::preload;
@@ -53,8 +61,14 @@ bool deadline_of(const timespec* timeout, std::int64_t& deadline) noexcept {
   return true;
 }
 
-// One entry of the program's set.
+// One entry of the program's set. Its waiter leaves with it, also when the thread is cancelled.
 struct Entry {
+  ~Entry() { leave(); }
+  void leave() noexcept {
+    if (waiting) stream->waiters().remove(waiter);
+    waiting = false;
+  }
+
   SocketRef socket;
   Stream* stream = nullptr;  // one that is, or may come to be, on a channel
   Waiter waiter;
@@ -93,7 +107,7 @@ class Scratch {
   std::size_t count_ = 0;
 };
 
-int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask) {
+RR_NOINLINE int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask) {
   Scratch<Entry> entry_memory(count);
   Scratch<pollfd> kernel_memory(2 * count + 1);
   Entry* entries = entry_memory.data();
@@ -150,12 +164,12 @@ int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_
       const std::int64_t left = std::max<std::int64_t>(0, until - sys::now_ns());
       timeout = {left / 1'000'000'000, left % 1'000'000'000};
     }
-    const int n = sys::ppoll(kernel, used, until == kForever ? nullptr : &timeout, mask);
+    const int n = until == 0 ? sys::ppoll(kernel, used, &timeout, mask)
+                             : cancellation::ppoll(kernel, used,
+                                                   until == kForever ? nullptr : &timeout, mask);
     const int sleep_errno = errno;
     for (nfds_t i = 0; i < count; ++i) {
-      if (!entries[i].waiting) continue;
-      entries[i].stream->waiters().remove(entries[i].waiter);
-      entries[i].waiting = false;
+      entries[i].leave();
     }
     if (n < 0 && ready_now == 0) {
       errno = sleep_errno;
@@ -232,7 +246,7 @@ bool any_managed(int count, const fd_set* in, const fd_set* out, const fd_set* e
 }
 
 // REQUIRES: 0 <= count <= FD_SETSIZE.
-int select_streams(int count, fd_set* in, fd_set* out, fd_set* except, std::int64_t deadline,
+RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* except, std::int64_t deadline,
                    const sigset_t* mask) {
   Scratch<pollfd> memory(static_cast<std::size_t>(count));
   pollfd* fds = memory.data();
@@ -288,7 +302,8 @@ int select_streams(int count, fd_set* in, fd_set* out, fd_set* except, std::int6
 
 int rr_poll(pollfd* fds, nfds_t count, int timeout_ms) {
   if (fds == nullptr || !any_managed(fds, count)) return real().poll(fds, count, timeout_ms);
-  return poll_streams(fds, count, deadline_of(timeout_ms), nullptr);
+  const std::int64_t deadline = deadline_of(timeout_ms);
+  return cancellation::point<poll_streams>(fds, count, deadline, nullptr);
 }
 
 int rr_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
@@ -296,7 +311,7 @@ int rr_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t*
   if (fds == nullptr || !deadline_of(timeout, deadline) || !any_managed(fds, count)) {
     return real().ppoll(fds, count, timeout, mask);
   }
-  return poll_streams(fds, count, deadline, mask);
+  return cancellation::point<poll_streams>(fds, count, deadline, mask);
 }
 
 int rr___poll_chk(pollfd* fds, nfds_t count, int timeout_ms, size_t size) {
@@ -324,7 +339,7 @@ int rr_select(int count, fd_set* in, fd_set* out, fd_set* except, timeval* timeo
         timeout->tv_sec * 1'000'000'000 + std::int64_t{timeout->tv_usec} * 1000;
     deadline = length == 0 ? 0 : sys::now_ns() + length;
   }
-  const int result = select_streams(count, in, out, except, deadline, nullptr);
+  const int result = cancellation::point<select_streams>(count, in, out, except, deadline, nullptr);
   if (timeout != nullptr && deadline != kForever) {
     // Linux says how much was left.
     const std::int64_t left =
@@ -342,10 +357,12 @@ int rr_pselect(int count, fd_set* in, fd_set* out, fd_set* except, const timespe
       !any_managed(count, in, out, except)) {
     return real().pselect(count, in, out, except, timeout, mask);
   }
-  return select_streams(count, in, out, except, deadline, mask);
+  return cancellation::point<select_streams>(count, in, out, except, deadline, mask);
 }
 
-int rr_epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+namespace {
+
+RR_NOINLINE int control_epoll(int epfd, int op, int fd, epoll_event* event) {
   const SocketRef socket = descriptors::find(fd);
   int result;
   if (socket.stream() != nullptr && epolls::control(epfd, op, fd, socket, event, result)) {
@@ -361,58 +378,73 @@ int rr_epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
   return result;
 }
 
-namespace {
+// The wait that the program has asked for, where the instance holds streams. False: it holds none.
+RR_NOINLINE bool wait_on_set(int epfd, epoll_event* events, int max, std::int64_t deadline,
+                             const sigset_t* mask, int& found) {
+  const SocketRef instance = descriptors::find(epfd);
+  if (instance.epoll() == nullptr) return false;
+  found = instance.epoll()->wait(epfd, events, max, deadline, mask);
+  return true;
+}
 
 // After a wait of the kernel's that found something. If that was only that the instance has got its
 // first stream meanwhile, the wait begins again, with its time-out.
 int after_kernel(int epfd, epoll_event* events, int found, int max, std::int64_t deadline,
                  const sigset_t* mask) {
   if (!epolls::found_inner(epfd, events, found) || found > 0) return found;
-  const SocketRef instance = descriptors::find(epfd);
-  if (instance.epoll() == nullptr) return 0;
-  return instance.epoll()->wait(epfd, events, max, deadline, mask);
+  return wait_on_set(epfd, events, max, deadline, mask, found) ? found : 0;
 }
 
-}  // namespace
+// A wait outside of any EpollSet, of a thread that may be cancelled and has its stack unwound by libc.
+class Outside {
+ public:
+  Outside() noexcept {
+    EpollSet::enter_outside();
+    rr_cleanup_push(&buffer_, [](void*) { EpollSet::leave_outside(); }, nullptr);
+  }
+  // In place of a destructor, which the unwinding would have to call.
+  void end() noexcept { rr_cleanup_pop(&buffer_, 1); }
 
-namespace {
+ private:
+  _pthread_cleanup_buffer buffer_;
+};
 
-// `in_kernel` is libc's call, `deadline` its time-out as CLOCK_MONOTONIC has it.
+// `in_kernel` is libc's call, `deadline` its time-out as CLOCK_MONOTONIC has it. Holds nothing that would
+// need a destructor.
 template <typename Deadline, typename Wait>
 int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask,
                     Deadline deadline, Wait in_kernel) {
   while (!epolls::holds_streams(epfd)) {
-    int found;
-    {
-      const EpollSet::Outside outside;
-      // Perhaps it got its first stream just now, from somebody who did not see us come.
-      if (descriptors::managed(epfd)) continue;
-      found = in_kernel();
-    }
+    int found = 0;
+    Outside outside;
+    // Perhaps it got its first stream just now, from somebody who did not see us come.
+    const bool still = !descriptors::managed(epfd);
+    if (still) found = in_kernel();
+    outside.end();
+    if (!still) continue;
     if (found <= 0 || EpollSet::made() == 0) return found;
     return after_kernel(epfd, events, found, max, deadline(), mask);
   }
-  const SocketRef instance = descriptors::find(epfd);
-  if (instance.epoll() == nullptr || events == nullptr || max <= 0) return in_kernel();
-  return instance.epoll()->wait(epfd, events, max, deadline(), mask);
+  int found = 0;
+  if (events == nullptr || max <= 0) return in_kernel();
+  return wait_on_set(epfd, events, max, deadline(), mask, found) ? found : in_kernel();
 }
 
-}  // namespace
-
-int rr_epoll_wait(int epfd, epoll_event* events, int max, int timeout_ms) {
+RR_NOINLINE int epoll_wait_anywhere(int epfd, epoll_event* events, int max, int timeout_ms) {
   return wait_for_events(
       epfd, events, max, nullptr, [&] { return deadline_of(timeout_ms); },
       [&] { return real().epoll_wait(epfd, events, max, timeout_ms); });
 }
 
-int rr_epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {
+RR_NOINLINE int epoll_pwait_anywhere(int epfd, epoll_event* events, int max, int timeout_ms,
+                                     const sigset_t* mask) {
   return wait_for_events(
       epfd, events, max, mask, [&] { return deadline_of(timeout_ms); },
       [&] { return real().epoll_pwait(epfd, events, max, timeout_ms, mask); });
 }
 
-int rr_epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout,
-                    const sigset_t* mask) {
+RR_NOINLINE int epoll_pwait2_anywhere(int epfd, epoll_event* events, int max,
+                                      const timespec* timeout, const sigset_t* mask) {
   const auto in_kernel = [&] { return real().epoll_pwait2(epfd, events, max, timeout, mask); };
   std::int64_t unused;
   if (!deadline_of(timeout, unused)) return in_kernel();
@@ -422,4 +454,23 @@ int rr_epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* time
     return out;
   };
   return wait_for_events(epfd, events, max, mask, deadline, in_kernel);
+}
+
+}  // namespace
+
+int rr_epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+  return cancellation::no_point<control_epoll>(epfd, op, fd, event);
+}
+
+int rr_epoll_wait(int epfd, epoll_event* events, int max, int timeout_ms) {
+  return cancellation::point<epoll_wait_anywhere>(epfd, events, max, timeout_ms);
+}
+
+int rr_epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {
+  return cancellation::point<epoll_pwait_anywhere>(epfd, events, max, timeout_ms, mask);
+}
+
+int rr_epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout,
+                    const sigset_t* mask) {
+  return cancellation::point<epoll_pwait2_anywhere>(epfd, events, max, timeout, mask);
 }

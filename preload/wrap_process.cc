@@ -9,6 +9,7 @@
 #include <cstdarg>
 #include <cstdlib>
 
+#include "preload/cancellation.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
@@ -159,92 +160,121 @@ int rr_prctl(int option, ...) {
   return real().prctl(option, a[0], a[1], a[2], a[3]);
 }
 
+namespace {
+
 // Programs that make system calls by number (node closes its sockets so) go through the same doors.
-long rr_syscall(long number, ...) {
-  va_list args;
-  va_start(args, number);
-  long a[6];
-  for (long& word : a) word = va_arg(args, long);
-  va_end(args);
+// False: it is none of them.
+RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
+  long& result = *answer;
   const int fd = static_cast<int>(a[0]);
   switch (number) {
     case SYS_close:
-      return rr_close(fd);
+      result = rr_close(fd);
+      return true;
     case SYS_close_range:
-      return rr_close_range(as<unsigned>(a[0]), as<unsigned>(a[1]), as<int>(a[2]));
+      result = rr_close_range(as<unsigned>(a[0]), as<unsigned>(a[1]), as<int>(a[2]));
+      return true;
     case SYS_read:
-      return rr_read(fd, as<void*>(a[1]), as<size_t>(a[2]));
+      result = rr_read(fd, as<void*>(a[1]), as<size_t>(a[2]));
+      return true;
     case SYS_write:
-      return rr_write(fd, as<const void*>(a[1]), as<size_t>(a[2]));
+      result = rr_write(fd, as<const void*>(a[1]), as<size_t>(a[2]));
+      return true;
     case SYS_readv:
-      return rr_readv(fd, as<const iovec*>(a[1]), as<int>(a[2]));
+      result = rr_readv(fd, as<const iovec*>(a[1]), as<int>(a[2]));
+      return true;
     case SYS_writev:
-      return rr_writev(fd, as<const iovec*>(a[1]), as<int>(a[2]));
+      result = rr_writev(fd, as<const iovec*>(a[1]), as<int>(a[2]));
+      return true;
     case SYS_recvfrom:
-      return rr_recvfrom(fd, as<void*>(a[1]), as<size_t>(a[2]), as<int>(a[3]),
+      result = rr_recvfrom(fd, as<void*>(a[1]), as<size_t>(a[2]), as<int>(a[3]),
                          as<sockaddr*>(a[4]), as<socklen_t*>(a[5]));
+      return true;
     case SYS_sendto:
-      return rr_sendto(fd, as<const void*>(a[1]), as<size_t>(a[2]), as<int>(a[3]),
+      result = rr_sendto(fd, as<const void*>(a[1]), as<size_t>(a[2]), as<int>(a[3]),
                        as<const sockaddr*>(a[4]), as<socklen_t>(a[5]));
+      return true;
     case SYS_recvmsg:
-      return rr_recvmsg(fd, as<msghdr*>(a[1]), as<int>(a[2]));
+      result = rr_recvmsg(fd, as<msghdr*>(a[1]), as<int>(a[2]));
+      return true;
     case SYS_sendmsg:
-      return rr_sendmsg(fd, as<const msghdr*>(a[1]), as<int>(a[2]));
+      result = rr_sendmsg(fd, as<const msghdr*>(a[1]), as<int>(a[2]));
+      return true;
     case SYS_recvmmsg:
-      return rr_recvmmsg(fd, as<mmsghdr*>(a[1]), as<unsigned>(a[2]), as<int>(a[3]),
+      result = rr_recvmmsg(fd, as<mmsghdr*>(a[1]), as<unsigned>(a[2]), as<int>(a[3]),
                          as<timespec*>(a[4]));
+      return true;
     case SYS_sendmmsg:
-      return rr_sendmmsg(fd, as<mmsghdr*>(a[1]), as<unsigned>(a[2]), as<int>(a[3]));
+      result = rr_sendmmsg(fd, as<mmsghdr*>(a[1]), as<unsigned>(a[2]), as<int>(a[3]));
+      return true;
     case SYS_preadv:
     case SYS_pwritev:
       break;  // sockets cannot seek: the kernel's ESPIPE is right
     case SYS_connect:
-      return rr_connect(fd, as<const sockaddr*>(a[1]), as<socklen_t>(a[2]));
+      result = rr_connect(fd, as<const sockaddr*>(a[1]), as<socklen_t>(a[2]));
+      return true;
     case SYS_listen:
-      return rr_listen(fd, as<int>(a[1]));
+      result = rr_listen(fd, as<int>(a[1]));
+      return true;
     case SYS_accept4:
-      return rr_accept4(fd, as<sockaddr*>(a[1]), as<socklen_t*>(a[2]), as<int>(a[3]));
+      result = rr_accept4(fd, as<sockaddr*>(a[1]), as<socklen_t*>(a[2]), as<int>(a[3]));
+      return true;
 #ifdef SYS_accept
     case SYS_accept:
-      return rr_accept(fd, as<sockaddr*>(a[1]), as<socklen_t*>(a[2]));
+      result = rr_accept(fd, as<sockaddr*>(a[1]), as<socklen_t*>(a[2]));
+      return true;
 #endif
     case SYS_shutdown:
-      return rr_shutdown(fd, as<int>(a[1]));
+      result = rr_shutdown(fd, as<int>(a[1]));
+      return true;
     case SYS_dup:
-      return rr_dup(fd);
+      result = rr_dup(fd);
+      return true;
 #ifdef SYS_dup2
     case SYS_dup2:
-      return rr_dup2(fd, as<int>(a[1]));
+      result = rr_dup2(fd, as<int>(a[1]));
+      return true;
 #endif
     case SYS_dup3:
-      return rr_dup3(fd, as<int>(a[1]), as<int>(a[2]));
+      result = rr_dup3(fd, as<int>(a[1]), as<int>(a[2]));
+      return true;
     case SYS_fcntl:
-      return rr_fcntl(fd, as<int>(a[1]), a[2]);
+      result = rr_fcntl(fd, as<int>(a[1]), a[2]);
+      return true;
     case SYS_ioctl:
-      return rr_ioctl(fd, as<unsigned long>(a[1]), a[2]);
+      result = rr_ioctl(fd, as<unsigned long>(a[1]), a[2]);
+      return true;
     case SYS_setsockopt:
-      return rr_setsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<const void*>(a[3]),
+      result = rr_setsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<const void*>(a[3]),
                            as<socklen_t>(a[4]));
+      return true;
     case SYS_getsockopt:
-      return rr_getsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<void*>(a[3]),
+      result = rr_getsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<void*>(a[3]),
                            as<socklen_t*>(a[4]));
+      return true;
     case SYS_sendfile:
-      return rr_sendfile64(fd, as<int>(a[1]), as<off64_t*>(a[2]), as<size_t>(a[3]));
+      result = rr_sendfile64(fd, as<int>(a[1]), as<off64_t*>(a[2]), as<size_t>(a[3]));
+      return true;
     case SYS_splice:
-      return rr_splice(fd, as<off64_t*>(a[1]), as<int>(a[2]), as<off64_t*>(a[3]),
+      result = rr_splice(fd, as<off64_t*>(a[1]), as<int>(a[2]), as<off64_t*>(a[3]),
                        as<size_t>(a[4]), as<unsigned>(a[5]));
+      return true;
     case SYS_epoll_ctl:
-      return rr_epoll_ctl(fd, as<int>(a[1]), as<int>(a[2]), as<epoll_event*>(a[3]));
+      result = rr_epoll_ctl(fd, as<int>(a[1]), as<int>(a[2]), as<epoll_event*>(a[3]));
+      return true;
 #ifdef SYS_epoll_wait
     case SYS_epoll_wait:
-      return rr_epoll_wait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]));
+      result = rr_epoll_wait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]));
+      return true;
 #endif
     case SYS_epoll_pwait:
-      return rr_epoll_pwait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]),
+      result = rr_epoll_pwait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]),
                             as<const sigset_t*>(a[4]));
+      return true;
 #ifdef SYS_poll
     case SYS_poll:
-      return rr_poll(as<pollfd*>(a[0]), as<nfds_t>(a[1]), as<int>(a[2]));
+      result = rr_poll(as<pollfd*>(a[0]), as<nfds_t>(a[1]), as<int>(a[2]));
+      return true;
 #endif
     case SYS_execve:
       runtime::leave(Reason::kExec);
@@ -263,5 +293,18 @@ long rr_syscall(long number, ...) {
     default:
       break;
   }
+  return false;
+}
+
+}  // namespace
+
+long rr_syscall(long number, ...) {
+  va_list args;
+  va_start(args, number);
+  long a[6];
+  for (long& word : a) word = va_arg(args, long);
+  va_end(args);
+  long result = 0;
+  if (cancellation::no_point<call_by_number>(number, a, &result)) return result;
   return real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

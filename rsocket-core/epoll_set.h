@@ -74,13 +74,8 @@ class EpollSet {
 
   // A wait of the kernel's that knows of no set. While there is one, sets wake whoever sleeps in their
   // instances even if they know of no sleeper.
-  class Outside {
-   public:
-    Outside() noexcept { outside_.fetch_add(1, std::memory_order_seq_cst); }
-    ~Outside() { outside_.fetch_sub(1, std::memory_order_relaxed); }
-    Outside(const Outside&) = delete;
-    Outside& operator=(const Outside&) = delete;
-  };
+  static void enter_outside() noexcept { outside_.fetch_add(1, std::memory_order_seq_cst); }
+  static void leave_outside() noexcept { outside_.fetch_sub(1, std::memory_order_relaxed); }
 
   // As epoll_pwait2(2) on the program's instance `epfd`. CLOCK_MONOTONIC; 0: do not sleep.
   int wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask)

@@ -118,7 +118,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // ---- The program's calls (stream_io.cc). As recv(2), send(2): the result, or -1 and errno.
   // SIGPIPE is raised here unless MSG_NOSIGNAL is given.
-  ssize_t send(const iovec* iov, int count, int flags) noexcept;
+  // Cancellation points, but for a send whose sleep is not to be one: -1 and ECANCELED when the thread is
+  // ended, whatever has been transferred.
+  enum class Sleep : std::uint8_t { kCancellable, kUncancellable };
+  ssize_t send(const iovec* iov, int count, int flags, Sleep sleep = Sleep::kCancellable) noexcept;
   ssize_t recv(const iovec* iov, int count, int flags) noexcept;
   int shutdown(int how) noexcept;
   int take_error() noexcept;         // SO_ERROR
@@ -290,7 +293,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int tell_error(std::size_t done) noexcept;
   IoResult kernel_refused(std::size_t done) noexcept;
   // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.
-  bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart) noexcept;
+  bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind) noexcept;
   bool spin_until_ready(short events) noexcept;
   void learn_options() noexcept;
   std::int64_t io_deadline(bool sending) noexcept;

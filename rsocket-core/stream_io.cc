@@ -119,7 +119,7 @@ Stream::IoResult Stream::kernel_refused(std::size_t done) noexcept {
 
 // ---- Sending
 
-ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
+ssize_t Stream::send(const iovec* iov, int count_iov, int flags, Sleep sleep) noexcept {
   const signals::Later whole;  // a handler sends before it or after it, not in between its pieces
   touch();
   const int saved_errno = errno;
@@ -170,8 +170,8 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags) noexcept {
         return -1;
       }
       if (deadline == 0) deadline = io_deadline(true);
-      if (!sleep_until_ready(POLLOUT, deadline, done == 0)) {
-        if (done > 0) break;
+      if (!sleep_until_ready(POLLOUT, deadline, done == 0, sleep)) {
+        if (done > 0 && errno != ECANCELED) break;
         return -1;
       }
     }
@@ -332,8 +332,8 @@ ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
         return -1;
       }
       if (deadline == 0) deadline = io_deadline(false);
-      if (!sleep_until_ready(POLLIN, deadline, done == 0)) {
-        if (done > 0) break;
+      if (!sleep_until_ready(POLLIN, deadline, done == 0, Sleep::kCancellable)) {
+        if (done > 0 && errno != ECANCELED) break;
         return -1;
       }
     }

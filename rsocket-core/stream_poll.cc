@@ -59,14 +59,28 @@ bool restarts() noexcept {
   return ran == signals::kNone ? every_handler_restarts() : ran == signals::kRestarting;
 }
 
+// What is left until the deadline; null: no end. REQUIRES: `timeout` outlives the answer.
+timespec* timeout_until(std::int64_t deadline_ns, timespec& timeout) noexcept {
+  if (deadline_ns == kForever) return nullptr;
+  const std::int64_t left = std::max<std::int64_t>(0, deadline_ns - sys::now_ns());
+  timeout = {left / 1'000'000'000, left % 1'000'000'000};
+  return &timeout;
+}
+
 // Sleeps until a descriptor is ready or the deadline is over. As ppoll(2).
 int sleep_on(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
   const signals::Now handlers_run;
   signals::thread_state.ran = signals::kNone;
-  if (deadline_ns == kForever) return sys::ppoll(fds, count, nullptr, nullptr);
-  const std::int64_t left = std::max<std::int64_t>(0, deadline_ns - sys::now_ns());
-  timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
-  return sys::ppoll(fds, count, &timeout, nullptr);
+  timespec timeout;
+  return sys::ppoll(fds, count, timeout_until(deadline_ns, timeout), nullptr);
+}
+
+// The same, where the thread may be cancelled.
+int sleep_as_program(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
+  const signals::Now handlers_run;
+  signals::thread_state.ran = signals::kNone;
+  timespec timeout;
+  return cancellable_sleep(fds, count, timeout_until(deadline_ns, timeout));
 }
 
 }  // namespace
@@ -211,7 +225,8 @@ bool Stream::spin_until_ready(short events) noexcept {
   return hit;
 }
 
-bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart) noexcept {
+bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart,
+                               Sleep kind) noexcept {
   if (spin_until_ready(events)) return true;
   Waiter waiter;
   waiter.events = events;
@@ -221,20 +236,18 @@ bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool rest
     const bool deaf = waiter.wake_fd < 0;
     const std::int64_t until =
         deaf ? std::min(deadline_ns, sys::now_ns() + kDeafSliceNs) : deadline_ns;
-    if (!deaf) waiters_.add(waiter);
+    Listed listed(deaf ? nullptr : &waiters_, waiter);
     const PollPlan plan = plan_poll(events, Arm::kIfIdle);
-    if (plan.ready != 0) {
-      if (!deaf) waiters_.remove(waiter);
-      return true;
-    }
+    if (plan.ready != 0) return true;
     pollfd fds[3];
     nfds_t count = 0;
     fds[count++] = {waiter.wake_fd, POLLIN, 0};  // a negative number is passed over
     if (plan.channel_fd >= 0) fds[count++] = {plan.channel_fd, POLLIN, 0};
     if (plan.use_kernel) fds[count++] = {fd(), plan.kernel_events, 0};
-    const int n = sleep_on(fds, count, until);
+    const int n = kind == Sleep::kCancellable ? sleep_as_program(fds, count, until)
+                                              : sleep_on(fds, count, until);
     const int sleep_errno = errno;
-    if (!deaf) waiters_.remove(waiter);
+    listed.leave();
     if (n > 0) {
       if (fds[0].revents != 0) sys::drain_eventfd(waiter.wake_fd);
       if (plan.channel_fd >= 0 && fds[1].revents != 0) after_sleep();

@@ -14,6 +14,7 @@ __attribute__((tls_model("initial-exec"))) thread_local int tls_wake_fd = 0;
 pthread_key_t exit_key;
 pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 bool have_exit_key = false;
+SleepCall sleep_call = nullptr;
 
 void close_on_thread_exit(void*) noexcept {
   if (tls_wake_fd > 0) sys::close_quietly(tls_wake_fd);
@@ -43,6 +44,14 @@ int thread_wake_fd() noexcept {
 void forget_wake_fds_after_fork() noexcept {
   if (tls_wake_fd > 0) sys::close_quietly(tls_wake_fd);
   tls_wake_fd = 0;
+}
+
+void set_sleep(SleepCall call) noexcept { sleep_call = call; }
+
+int cancellable_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept {
+  if (sleep_call != nullptr) return sleep_call(fds, count, timeout, nullptr);
+  timespec copy = timeout != nullptr ? *timeout : timespec{};
+  return sys::ppoll(fds, count, timeout != nullptr ? &copy : nullptr, nullptr);
 }
 
 void WaitList::add(Waiter& waiter) noexcept {

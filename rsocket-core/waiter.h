@@ -6,6 +6,8 @@
 // again. It is per thread, so that no wake-up can be swallowed by another sleeper.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <boost/intrusive/list.hpp>
 
@@ -27,6 +29,13 @@ struct Waiter : boost::intrusive::list_base_hook<> {
   void (*woken)(Waiter&) noexcept = nullptr;
 };
 
+// How the program's own calls sleep: as ppoll(2), by system call unless set_sleep() has named another
+// way, once, before there are streams. The preloaded library names libc's, which is a cancellation point.
+// ECANCELED: the thread is ended in it, and the program's call returns at once with that.
+using SleepCall = int (*)(pollfd*, nfds_t, const timespec*, const sigset_t*);
+void set_sleep(SleepCall call) noexcept;
+int cancellable_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept;
+
 // Thread rule: any thread.
 class WaitList {
  public:
@@ -40,6 +49,25 @@ class WaitList {
   Mutex mutex_;
   boost::intrusive::list<Waiter> waiters_ RR_GUARDED_BY(mutex_);
   std::atomic<unsigned> count_{0};
+};
+
+// A waiter that is in `list`, if that is not null, until this is told to leave, or ends.
+class Listed {
+ public:
+  Listed(WaitList* list, Waiter& waiter) noexcept : list_(list), waiter_(waiter) {
+    if (list != nullptr) list->add(waiter);
+  }
+  ~Listed() { leave(); }
+  void leave() noexcept {
+    if (list_ != nullptr) list_->remove(waiter_);
+    list_ = nullptr;
+  }
+  Listed(const Listed&) = delete;
+  Listed& operator=(const Listed&) = delete;
+
+ private:
+  WaitList* list_;
+  Waiter& waiter_;
 };
 
 }  // namespace ringroad

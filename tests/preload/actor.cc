@@ -88,11 +88,11 @@ Thread::Thread(Actor& actor, std::function<void()> body)
   });
 }
 
-void Thread::wait_asleep() {
+bool wait_until_asleep(const std::atomic<pid_t>& thread) {
   const auto until = Clock::now() + std::chrono::seconds(5);
   int in_a_row = 0;
   while (Clock::now() < until) {
-    const pid_t tid = shared_->tid.load();
+    const pid_t tid = thread.load();
     char state = '?';
     if (tid != 0) {
       char path[64];
@@ -108,10 +108,14 @@ void Thread::wait_asleep() {
     }
     // Not the short sleep of a contended lock.
     in_a_row = state == 'S' ? in_a_row + 1 : 0;
-    if (in_a_row >= 10) return;
+    if (in_a_row >= 10) return true;
     ::usleep(1000);
   }
-  actor_->log("the thread does not sleep");
+  return false;
+}
+
+void Thread::wait_asleep() {
+  if (!wait_until_asleep(shared_->tid)) actor_->log("the thread does not sleep");
 }
 
 void Thread::signal(int signo) { pthread_kill(thread_->native_handle(), signo); }

@@ -67,6 +67,9 @@ inline char pattern(std::uint64_t offset) {
 }
 std::string patterned(std::uint64_t offset, std::size_t n);
 
+// Until the thread, once it is known, sleeps in the kernel. False: that does not come.
+bool wait_until_asleep(const std::atomic<pid_t>& tid);
+
 class Thread {
  public:
   Thread() = default;
