@@ -1,4 +1,5 @@
 // connect, listen, accept, shutdown, close and their kin.
+#include <linux/close_range.h>
 #include <netinet/in.h>
 #include <sys/syscall.h>
 
@@ -275,8 +276,8 @@ int rr_close(int fd) {
 }
 
 int rr_close_range(unsigned first, unsigned last, int flags) {
-  constexpr int kCloexec = 1 << 2;  // CLOSE_RANGE_CLOEXEC closes nothing now
-  if ((flags & kCloexec) != 0 || first > last) return real().close_range(first, last, flags);
+  // CLOSE_RANGE_CLOEXEC closes nothing now.
+  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0 || first > last) return real().close_range(first, last, flags);
   return cancellation::no_point<close_stretches>(first, last, flags);
 }
 

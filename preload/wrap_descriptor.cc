@@ -85,9 +85,9 @@ RR_NOINLINE int dup_over(int from, int to, int flags, bool three) {
 Reason reason_for_option(int level, int name) noexcept {
   if (level == IPPROTO_TCP) {
     switch (name) {
-      case 31:  // TCP_ULP
+      case TCP_ULP:
         return Reason::kKtls;
-      case 19:  // TCP_REPAIR
+      case TCP_REPAIR:
         return Reason::kDescriptorUse;
       default:
         return Reason::kNone;

@@ -1,6 +1,7 @@
 // Bytes in and out. Each wrapper: look the number up; a miss is libc's call; a stream that the kernel
 // has for good is libc's call, counted; else the stream's.
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -142,14 +143,13 @@ void hand_over_rights(const msghdr* msg) noexcept {
 
 // TCP_INQ's control message, as the kernel puts it: cut off where there is no room.
 void tell_unread(int unread, msghdr* msg) noexcept {
-  constexpr int kTcpInq = 36;  // TCP_INQ and TCP_CM_INQ of linux/tcp.h
   const std::size_t room = msg->msg_control != nullptr ? msg->msg_controllen : 0;
   msg->msg_controllen = 0;
   if (unread < 0) return;
   if (room < CMSG_LEN(sizeof unread)) msg->msg_flags |= MSG_CTRUNC;
   if (room < sizeof(cmsghdr)) return;
   const std::size_t length = std::min(room, CMSG_LEN(sizeof unread));
-  const cmsghdr header{length, IPPROTO_TCP, kTcpInq};
+  const cmsghdr header{length, IPPROTO_TCP, TCP_CM_INQ};
   std::memcpy(msg->msg_control, &header, sizeof header);
   std::memcpy(static_cast<char*>(msg->msg_control) + CMSG_LEN(0), &unread, length - CMSG_LEN(0));
   msg->msg_controllen = std::min(room, CMSG_SPACE(sizeof unread));

@@ -1,6 +1,7 @@
 // The program's calls on a stream: send, receive, shutdown and the questions about them.
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 
@@ -18,7 +19,6 @@ namespace {
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 // A large send enters the ring in pieces, so that the receiver can start on the first.
 constexpr std::size_t kCommitBytes = 64 * 1024;
-constexpr int kTcpInq = 36;  // TCP_INQ of linux/tcp.h
 
 std::size_t total_bytes(const iovec* iov, int count) noexcept {
   std::size_t total = 0;
@@ -602,7 +602,7 @@ void Stream::learn_options() noexcept {
                          std::memory_order_relaxed);
   send_timeout_ns_.store(nanoseconds(fetch(SOL_SOCKET, SO_SNDTIMEO, timeval{})),
                          std::memory_order_relaxed);
-  tells_unread_.store(fetch(IPPROTO_TCP, kTcpInq, 0) != 0, std::memory_order_relaxed);
+  tells_unread_.store(fetch(IPPROTO_TCP, TCP_INQ, 0) != 0, std::memory_order_relaxed);
   // While others have the socket too they may change them.
   options_known_.store(!shared(), std::memory_order_release);
   errno = saved;

@@ -76,6 +76,7 @@ TEST(ExportsTest, EveryFunctionIsInTheCompatibilityTable) {
   Names described;
   std::smatch match;
   for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("## ")) break;  // other tables follow
     if (!std::regex_match(line, match, row)) continue;
     const std::string name = match[1];
     const std::string tests = match[3];

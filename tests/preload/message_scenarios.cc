@@ -146,6 +146,7 @@ SCENARIO(unread_bytes_are_told_with_each_message, kStaysOnChannel) {
   a.client([&] { a.send(fd, std::string(1000, 'u')); });
   a.server([&] {
     a.settle(fd, POLLIN, POLLIN);
+    // MSG_CTRUNC where it has no room.
     for (const std::size_t room : {0U, 8U, 15U, 16U, 18U, 20U, 22U, 24U, 64U}) {
       receive_and_tell(a, fd, 1, room);
     }

@@ -1,0 +1,152 @@
+// Every flag, option and request that the sources treat in a way of their own stands in
+// docs/compatibility.md, with a scenario that uses it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace ringroad::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::set<std::string>;
+
+const char kWords[] =
+    "\\b(?:MSG_|SOCK_|EPOLL|POLL|SO_|TCP_|IP_|IPV6_|F_|O_|FIO|SIOC|SHUT_|CLOSE_RANGE_|PR_SET_|"
+    "SECCOMP_SET_)[A-Z0-9_]+\\b";
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Names words_in(const std::string& text) {
+  static const std::regex word(kWords);
+  return {std::sregex_token_iterator(text.begin(), text.end(), word), {}};
+}
+
+// Where the program's arguments are looked at.
+Names treated_specially() {
+  const fs::path root(RINGROAD_SOURCES);
+  std::vector<fs::path> files = {root / "rsocket-core/stream_io.cc",
+                                 root / "rsocket-core/stream_poll.cc",
+                                 root / "rsocket-core/epoll_set.cc"};
+  for (const auto& entry : fs::directory_iterator(root / "preload")) {
+    if (entry.path().filename().string().starts_with("wrap_")) files.push_back(entry.path());
+  }
+  Names names;
+  for (const fs::path& file : files) {
+    const std::string code = std::regex_replace(text_of(file), std::regex("//[^\n]*"), "");
+    EXPECT_FALSE(code.empty()) << file;
+    names.merge(words_in(code));
+  }
+  return names;
+}
+
+// Other names of what stands in the table.
+Names without_synonyms(Names names) {
+  for (const char* synonym : {"SIOCINQ", "TCP_CM_INQ"}) names.erase(synonym);
+  return names;
+}
+
+// What each scenario's own lines say.
+std::map<std::string, std::string> scenarios_by_name() {
+  std::map<std::string, std::string> bodies;
+  const std::string start = "\nSCENARIO(";
+  for (const auto& entry : fs::directory_iterator(fs::path(RINGROAD_SOURCES) / "tests/preload")) {
+    if (entry.path().extension() != ".cc") continue;
+    const std::string text = text_of(entry.path());
+    for (std::size_t at = text.find(start); at != std::string::npos;) {
+      const std::size_t name = at + start.size();
+      const std::size_t next = text.find(start, name);
+      bodies[text.substr(name, text.find(',', name) - name)] = text.substr(at, next - at);
+      at = next;
+    }
+  }
+  return bodies;
+}
+
+struct Row {
+  std::vector<std::string> names;
+  std::vector<std::string> tests;
+};
+
+std::vector<std::string> quoted_in(const std::string& cell) {
+  static const std::regex quoted("`([A-Za-z0-9_]+)`");
+  return {std::sregex_token_iterator(cell.begin(), cell.end(), quoted, 1), {}};
+}
+
+std::vector<Row> table() {
+  const std::string heading = "\n## Flags, options and requests\n";
+  const std::string text = text_of(fs::path(RINGROAD_SOURCES) / "docs/compatibility.md");
+  const std::size_t from = text.find(heading);
+  if (from == std::string::npos) return {};
+  std::istringstream lines(text.substr(from, text.find("\n## ", from + 1) - from));
+  const std::regex row("^\\| (`[^|]+) \\| ([^|]+) \\| ([^|]+) \\|$");
+  std::vector<Row> rows;
+  std::smatch match;
+  for (std::string line; std::getline(lines, line);) {
+    if (std::regex_match(line, match, row)) {
+      rows.push_back({quoted_in(match[1]), quoted_in(match[3])});
+    }
+  }
+  return rows;
+}
+
+Names described() {
+  Names names;
+  for (const Row& row : table()) {
+    for (const std::string& name : row.names) {
+      EXPECT_TRUE(names.insert(name).second) << name << " stands there twice";
+    }
+  }
+  return names;
+}
+
+TEST(SurfaceTest, WhatTheSourcesTreatSpeciallyIsInTheTable) {
+  const Names all = described();
+  const Names special = without_synonyms(treated_specially());
+  ASSERT_GT(special.size(), 50U);
+  for (const std::string& name : special) {
+    EXPECT_EQ(all.count(name), 1U) << name << " is missing in docs/compatibility.md";
+  }
+}
+
+TEST(SurfaceTest, EveryRowNamesScenariosThatThereAre) {
+  const auto scenarios = scenarios_by_name();
+  ASSERT_GT(scenarios.size(), 100U);
+  const std::vector<Row> rows = table();
+  ASSERT_GT(rows.size(), 30U);
+  for (const Row& row : rows) {
+    EXPECT_FALSE(row.tests.empty()) << row.names.at(0) << " has no scenario";
+    for (const std::string& test : row.tests) {
+      EXPECT_EQ(scenarios.count(test), 1U) << row.names.at(0) << ": there is no scenario " << test;
+    }
+  }
+}
+
+TEST(SurfaceTest, EveryNameIsUsedByOneOfItsScenarios) {
+  const auto scenarios = scenarios_by_name();
+  for (const Row& row : table()) {
+    for (const std::string& name : row.names) {
+      const bool used = std::any_of(row.tests.begin(), row.tests.end(), [&](const auto& test) {
+        const auto it = scenarios.find(test);
+        return it != scenarios.end() &&
+               std::regex_search(it->second, std::regex("\\b" + name + "\\b"));
+      });
+      EXPECT_TRUE(used) << "none of its scenarios has to do with " << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ringroad::test
