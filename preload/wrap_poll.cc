@@ -403,7 +403,10 @@ class Outside {
     rr_cleanup_push(&buffer_, [](void*) { EpollSet::leave_outside(); }, nullptr);
   }
   // In place of a destructor, which the unwinding would have to call.
-  void end() noexcept { rr_cleanup_pop(&buffer_, 1); }
+  void end() noexcept {
+    rr_cleanup_pop(&buffer_, 0);
+    EpollSet::leave_outside();
+  }
 
  private:
   _pthread_cleanup_buffer buffer_;
