@@ -12,6 +12,7 @@
 #include "cli/library_file.h"
 #include "cli/policy_cmd.h"
 #include "cli/run_cmd.h"
+#include "cli/set_cmd.h"
 #include "cli/ss_cmd.h"
 
 namespace ringroad::cli {
@@ -50,6 +51,7 @@ int run_command(std::vector<std::string> words) {
   add_run_command(app, program, status);
   add_policy_command(app, status);
   add_ss_command(app, status);
+  add_set_command(app, status);
   app.add_subcommand("version", "Show the version, and the library that `ringroad run` preloads")
       ->callback(print_version);
   app.footer(

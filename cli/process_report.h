@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rsocket-core/channel.h"
+#include "rsocket-core/control.h"
 #include "rsocket-core/endpoint.h"
 #include "rsocket-core/reason.h"
 #include "rsocket-core/state.h"
@@ -65,6 +66,9 @@ struct ProcessReport {
   stats::PolicyStatus policy_status = stats::PolicyStatus::kNone;
   std::uint32_t policy_rules = 0;
   std::string policy_detail;  // the first error, or the files that were read
+  std::uint32_t policy_reloads = 0;
+  control::Mode operator_mode = control::Mode::kAuto;
+  std::uint64_t operator_serial = 0;  // of the last request that was carried out; 0: none was
   std::vector<StreamReport> streams;  // by id
   CarrierTraffic closed;              // of streams that are gone
   std::uint64_t streams_opened = 0;

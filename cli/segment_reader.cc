@@ -176,11 +176,17 @@ void report_header(const SegmentHeader& header, ProcessReport& out) {
   out.program = text_of(header.program);
   out.library_version = text_of(header.library_version);
   const std::uint32_t status = header.policy_status.load(std::memory_order_relaxed);
-  out.policy_status = status <= static_cast<std::uint32_t>(stats::PolicyStatus::kRefused)
+  out.policy_status = status <= static_cast<std::uint32_t>(stats::PolicyStatus::kEditRefused)
                           ? static_cast<stats::PolicyStatus>(status)
                           : stats::PolicyStatus::kNone;
   out.policy_rules = header.policy_rules;
   out.policy_detail = text_of(header.policy_detail);
+  out.policy_reloads = header.policy_reloads.load(std::memory_order_relaxed);
+  const std::uint32_t mode = header.operator_mode.load(std::memory_order_relaxed);
+  out.operator_mode = mode <= static_cast<std::uint32_t>(control::kLastMode)
+                          ? static_cast<control::Mode>(mode)
+                          : control::Mode::kAuto;
+  out.operator_serial = header.operator_serial.load(std::memory_order_relaxed);
   out.closed = traffic_of(header.closed);
   out.streams_opened = header.streams_opened.load(std::memory_order_relaxed);
   out.streams_promoted = header.streams_promoted.load(std::memory_order_relaxed);
@@ -193,6 +199,12 @@ void report_header(const SegmentHeader& header, ProcessReport& out) {
 bool same_closed(const SegmentHeader& a, const SegmentHeader& b) noexcept {
   return std::memcmp(static_cast<const void*>(&a.closed), static_cast<const void*>(&b.closed),
                      sizeof a.closed) == 0;
+}
+
+// What is said about the policy is whole in both, and the same.
+bool same_policy(const SegmentHeader& a, const SegmentHeader& b) noexcept {
+  const std::uint32_t before = a.policy_sequence.load(std::memory_order_relaxed);
+  return (before & 1U) == 0 && before == b.policy_sequence.load(std::memory_order_relaxed);
 }
 
 std::optional<pid_t> pid_of(std::string_view name) noexcept {
@@ -228,8 +240,8 @@ bool read_segment(const std::string& path, ProcessReport& out, std::string& why)
   }
   why = header_problem(header, *size);
   if (!why.empty()) return false;
-  // A stream that closes while the slots are read moves its counters from a slot to the header:
-  // it would be counted twice or not at all.
+  // The policy may be edited meanwhile. A stream that closes while the slots are read moves its
+  // counters from a slot to the header: it would be counted twice or not at all.
   for (int pass = 1;; ++pass) {
     read_streams(file, std::min(header.slots_used.load(std::memory_order_relaxed), header.slots),
                  out);
@@ -238,7 +250,7 @@ bool read_segment(const std::string& path, ProcessReport& out, std::string& why)
       why = "it was truncated while it was read";
       return false;
     }
-    if (pass == kPasses || same_closed(header, after)) break;
+    if (pass == kPasses || (same_closed(header, after) && same_policy(header, after))) break;
     static_assert(sizeof header == sizeof after);
     std::memcpy(static_cast<void*>(&header), static_cast<const void*>(&after), sizeof header);
   }

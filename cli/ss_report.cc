@@ -67,6 +67,9 @@ std::string policy_words(const ProcessReport& process) {
   switch (process.policy_status) {
     case PolicyStatus::kRefused:
       return "policy refused: " + printable(process.policy_detail);
+    case PolicyStatus::kEditRefused:
+      return "edit of the policy refused, the " + counted(process.policy_rules, "rule") +
+             " from before it hold: " + printable(process.policy_detail);
     case PolicyStatus::kLoaded:
       return "policy of " + counted(process.policy_rules, "rule") +
              (process.policy_detail.empty() ? "" : " from " + printable(process.policy_detail));
@@ -79,8 +82,13 @@ std::string policy_words(const ProcessReport& process) {
 std::string remark(const ProcessReport& process, OnlyCarrier only) {
   std::vector<std::string> words;
   if (process.streams.empty() && !only) words.emplace_back("no streams");
-  if (process.policy_status == PolicyStatus::kRefused || !words.empty()) {
+  if (process.policy_status == PolicyStatus::kRefused ||
+      process.policy_status == PolicyStatus::kEditRefused || !words.empty()) {
     words.push_back(policy_words(process));
+  }
+  if (process.operator_mode != control::Mode::kAuto) {
+    words.push_back("the operator asked for " +
+                    std::string(control::mode_name(process.operator_mode)));
   }
   if (process.unlisted > 0) {
     words.push_back(counted(process.unlisted, "more stream") + " found no slot to be listed in");
@@ -142,6 +150,8 @@ const char* status_name(PolicyStatus status) noexcept {
   switch (status) {
     case PolicyStatus::kLoaded: return "loaded";
     case PolicyStatus::kRefused: return "refused";
+    case PolicyStatus::kEditRefused:
+      return "edit_refused";
     case PolicyStatus::kNone: break;
   }
   return "none";
@@ -168,7 +178,9 @@ ordered_json to_json(const ProcessReport& process, OnlyCarrier only) {
           {"policy",
            {{"status", status_name(process.policy_status)},
             {"rules", process.policy_rules},
-            {"detail", process.policy_detail}}},
+            {"detail", process.policy_detail},
+            {"reloads", process.policy_reloads}}},
+          {"operator", control::mode_name(process.operator_mode)},
           {"streams", streams},
           {"totals",
            {{"tcp", to_json(totals.tcp, process.streams.size() - on_channel)},

@@ -12,10 +12,10 @@
 #include <memory>
 #include <new>
 
-#include "policy/policy.h"
 #include "preload/cancellation.h"
 #include "preload/epolls.h"
 #include "preload/log.h"
+#include "preload/policy_file.h"
 #include "preload/real.h"
 #include "rsocket-core/sys.h"
 
@@ -42,14 +42,13 @@ pid_t owner = 0;
 Family::Member child = 0;  // that is being forked; guarded by the table of descriptors
 std::atomic<unsigned> fork_count{0};
 std::atomic<bool> kernel_only{false};
+std::atomic<bool> policy_edited{false};
 Mutex establish_mutex;
 Mutex inherit_mutex;
 // 1 in the process whose memory this is and in its vfork children, 0 in a copy of it that no handler
 // of fork(2) has seen: the page is wiped there (MADV_WIPEONFORK, madvise(2)).
 std::atomic<int>* same_memory = nullptr;
 char program[64] = "unknown";
-// Never destroyed: streams hold settings for as long as the process lives.
-std::shared_ptr<const policy::Policy>* the_policy = nullptr;
 
 void copy(char* to, std::size_t size, const char* from) noexcept {
   std::snprintf(to, size, "%s", from == nullptr ? "" : from);
@@ -100,6 +99,53 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
   return transport;
 }
 
+// ---- the policy
+
+void publish_policy(stats::PolicyStatus status, std::size_t rules, const char* detail) noexcept {
+  if (segment == nullptr) return;
+  stats::SegmentHeader& header = segment->header();
+  const std::uint32_t sequence = header.policy_sequence.load(std::memory_order_relaxed);
+  header.policy_sequence.store(sequence + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  header.policy_rules = static_cast<std::uint32_t>(rules);
+  copy(header.policy_detail, sizeof header.policy_detail, detail);
+  header.policy_status.store(static_cast<std::uint32_t>(status), std::memory_order_relaxed);
+  header.policy_sequence.store(sequence + 2, std::memory_order_release);
+}
+
+const policy::Settings* rule_for(StreamRole role, const Endpoint& local,
+                                 const Endpoint& remote) noexcept;
+
+bool allows(StreamRole role, const FourTuple& tuple) noexcept {
+  const policy::Settings* rule = rule_for(role, tuple.local, tuple.remote);
+  return rule != nullptr && rule->via != policy::Via::kTcp;
+}
+
+// On the agent thread, as all that concerns edits.
+bool reload_policy(int watch_fd) noexcept {
+  using What = policy_file::Outcome::What;
+  try {
+    const policy_file::Outcome outcome = policy_file::reload(watch_fd);
+    if (outcome.what == What::kSame) return false;
+    const std::size_t rules = policy_file::current()->rule_count();
+    if (outcome.what == What::kRefused) {
+      publish_policy(stats::PolicyStatus::kEditRefused, rules, outcome.detail.c_str());
+      log::write(
+          log::Level::kWarn,
+          ("the edited policy is refused, the one before it holds: " + outcome.detail).c_str());
+      return false;
+    }
+    publish_policy(stats::PolicyStatus::kLoaded, rules, outcome.detail.c_str());
+    if (segment != nullptr) segment->header().policy_reloads.fetch_add(1);
+    policy_edited.store(true, std::memory_order_relaxed);
+    log::write(log::Level::kInfo, ("the policy was edited: " + outcome.detail).c_str());
+    return true;
+  } catch (...) {
+    log::write(log::Level::kError, "out of memory: an edit of the policy is not taken up");
+    return false;
+  }
+}
+
 // ---- fork
 
 void claim_memory() noexcept {
@@ -147,9 +193,8 @@ void after_fork_child() noexcept {
   // The segment is the parent's; the child gets its own. Streams of the parent's keep pointing at
   // the old one, and are never touched again.
   segment = stats::Segment::create(environment.directory, program);
-  if (segment != nullptr && the_policy != nullptr) {
-    segment->header().policy_status.store(
-        static_cast<std::uint32_t>(stats::PolicyStatus::kLoaded));
+  if (const policy::Policy* policy = policy_file::current(); policy != nullptr) {
+    publish_policy(stats::PolicyStatus::kLoaded, policy->rule_count(), "");
   }
   agent->after_fork_child(segment);
   establish_mutex.reset_after_fork();
@@ -162,45 +207,34 @@ void after_fork_child() noexcept {
 
 // ---- start
 
-void publish_policy(stats::PolicyStatus status, std::size_t rules, const char* detail) noexcept {
-  if (segment == nullptr) return;
-  stats::SegmentHeader& header = segment->header();
-  header.policy_rules = static_cast<std::uint32_t>(rules);
-  copy(header.policy_detail, sizeof header.policy_detail, detail);
-  header.policy_status.store(static_cast<std::uint32_t>(status), std::memory_order_release);
-}
-
 void start() noexcept {
   find_program_name();
   make_wiped_page();
   claim_memory();
   log::start(environment.log, environment.log_level, program);
-  policy::LoadResult loaded;
   try {
-    loaded = policy::Policy::load_default(environment.policy);
-    if (!loaded) {
-      std::string text = loaded.errors.empty() ? "out of memory" : to_string(loaded.errors[0]);
+    const policy_file::Outcome outcome = policy_file::load(environment.policy);
+    const policy::Policy* policy = policy_file::current();
+    if (policy == nullptr) {
       segment = stats::Segment::create(environment.directory, program);
-      publish_policy(stats::PolicyStatus::kRefused, 0, text.c_str());
-      text = "policy refused, every connection stays on TCP: " + text;
-      log::write(log::Level::kWarn, text.c_str());
+      publish_policy(stats::PolicyStatus::kRefused, 0, outcome.detail.c_str());
+      log::write(log::Level::kWarn,
+                 ("policy refused, every connection stays on TCP: " + outcome.detail).c_str());
       return;
     }
     bool lets_off = false;
-    for (std::size_t i = 0; i < loaded.policy->rule_count(); ++i) {
-      lets_off |= loaded.policy->rule(i).via != policy::Via::kTcp;
+    for (std::size_t i = 0; i < policy->rule_count(); ++i) {
+      lets_off |= policy->rule(i).via != policy::Via::kTcp;
     }
     if (!lets_off) return;
-    std::string sources;
-    for (const std::string& source : loaded.policy->sources()) {
-      sources += (sources.empty() ? "" : " ") + source;
-    }
     segment = stats::Segment::create(environment.directory, program);
-    publish_policy(stats::PolicyStatus::kLoaded, loaded.policy->rule_count(), sources.c_str());
-    the_policy = new std::shared_ptr<const policy::Policy>(loaded.policy);
+    publish_policy(stats::PolicyStatus::kLoaded, policy->rule_count(), outcome.detail.c_str());
     AgentOptions options;
     options.load_verbs = load_verbs;
     options.segment = segment;
+    options.watch_policy = policy_file::watch;
+    options.reload_policy = reload_policy;
+    options.allows = allows;
     options.log = log::wants(log::Level::kInfo) ? log_line : nullptr;
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
     set_sleep(cancellation::ppoll);
@@ -218,7 +252,18 @@ policy::Endpoint to_policy(const Endpoint& endpoint) noexcept {
   return out;
 }
 
+const policy::Settings* rule_for(StreamRole role, const Endpoint& local,
+                                 const Endpoint& remote) noexcept {
+  const policy::Policy* policy = policy_file::current();
+  if (policy == nullptr) return nullptr;
+  return policy->match(
+      role == StreamRole::kConnect ? policy::Role::kConnect : policy::Role::kAccept, program,
+      to_policy(local), to_policy(remote));
+}
+
 }  // namespace
+
+bool policy_was_edited() noexcept { return policy_edited.load(std::memory_order_relaxed); }
 
 void capture_environment() noexcept {
   const char* disable = std::getenv("RINGROAD_DISABLE");
@@ -253,10 +298,8 @@ bool shares_memory() noexcept { return same_memory != nullptr && same_memory->lo
 
 bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
            StreamConfig& config) noexcept {
-  if (the_policy == nullptr || kernel_only.load(std::memory_order_relaxed)) return false;
-  const policy::Settings* rule = (*the_policy)->match(
-      role == StreamRole::kConnect ? policy::Role::kConnect : policy::Role::kAccept, program,
-      to_policy(local), to_policy(remote));
+  if (kernel_only.load(std::memory_order_relaxed)) return false;
+  const policy::Settings* rule = rule_for(role, local, remote);
   if (rule == nullptr || rule->via == policy::Via::kTcp) return false;
   config = StreamConfig{};
   copy(config.rule, sizeof config.rule, rule->name.c_str());
@@ -275,9 +318,9 @@ bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
 
 bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {
   via_shm = via_rdma = false;
-  if (the_policy == nullptr) return false;
-  const policy::Reach reach =
-      (*the_policy)->reach(policy::Role::kAccept, program, local.port);
+  const policy::Policy* policy = policy_file::current();
+  if (policy == nullptr) return false;
+  const policy::Reach reach = policy->reach(policy::Role::kAccept, program, local.port);
   via_shm = reach.shm;
   via_rdma = reach.rdma;
   return via_shm || via_rdma;

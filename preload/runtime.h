@@ -18,6 +18,8 @@ Agent* agent() noexcept;
 // The agent if there is one already.
 Agent* existing_agent() noexcept;
 
+// Since the process started: a listener that the policy did not know of may be one now.
+bool policy_was_edited() noexcept;
 // The rule's settings for a connection; false: stay on TCP.
 bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
            StreamConfig& config) noexcept;

@@ -58,6 +58,18 @@ bool consider_listen(int fd) noexcept {
   return true;
 }
 
+// It listened before an edit of the policy, which may have a rule for it.
+void consider_known_listener(int fd) noexcept {
+  const int saved = errno;
+  int listens = 0;
+  socklen_t length = sizeof listens;
+  if (!descriptors::managed(fd) &&
+      sys::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0) {
+    consider_listen(fd);
+  }
+  errno = saved;
+}
+
 // `forks`: from before accept().
 void consider_accepted(int fd, bool nonblocking, unsigned forks) noexcept {
   descriptors::note_epoll_end(fd);
@@ -182,6 +194,7 @@ RR_NOINLINE int watched_listen(int fd, int backlog) {
 }
 
 RR_NOINLINE int watched_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
+  if (runtime::policy_was_edited()) consider_known_listener(fd);
   const SocketRef listener = descriptors::find(fd);
   const unsigned forks = runtime::forks();
   const int result = cancellation::caught(real().accept4, fd, addr, len, flags);
@@ -247,12 +260,16 @@ int rr_listen(int fd, int backlog) {
 }
 
 int rr_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
-  if (!descriptors::managed(fd)) return real().accept4(fd, addr, len, flags);
+  if (!descriptors::managed(fd) && !runtime::policy_was_edited()) {
+    return real().accept4(fd, addr, len, flags);
+  }
   return cancellation::point<watched_accept4>(fd, addr, len, flags);
 }
 
 int rr_accept(int fd, sockaddr* addr, socklen_t* len) {
-  if (!descriptors::managed(fd)) return real().accept(fd, addr, len);
+  if (!descriptors::managed(fd) && !runtime::policy_was_edited()) {
+    return real().accept(fd, addr, len);
+  }
   return rr_accept4(fd, addr, len, 0);
 }
 

@@ -17,13 +17,6 @@ namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 
-// What an epoll event is about: the low two bits of its cookie; the rest is a stream's id.
-enum Cookie : std::uint64_t { kTcpCookie = 0, kChannelCookie = 1, kOtherCookie = 2 };
-constexpr std::uint64_t kWakeCookie = (std::uint64_t{1} << 2) | kOtherCookie;
-constexpr std::uint64_t kShmCookie = (std::uint64_t{2} << 2) | kOtherCookie;
-constexpr std::uint64_t kVerbsCookie = (std::uint64_t{3} << 2) | kOtherCookie;
-constexpr std::uint64_t kLeaderCookie = (std::uint64_t{4} << 2) | kOtherCookie;
-
 }  // namespace
 
 Agent::Agent(const AgentOptions& options) noexcept
@@ -108,17 +101,23 @@ StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
   bool expected = false;
   if (ensure_thread()) {
     try {
-      stream = std::make_shared<Stream>(this, segment_, next_id.fetch_add(1), fd, role, tuple,
-                                        config, nonblocking);
+      StreamConfig own = config;
+      if (mode_.load(std::memory_order_relaxed) == control::Mode::kRdma) own.promote_messages = 0;
+      stream = std::make_shared<Stream>(this, segment_, next_id.fetch_add(1), fd, role, tuple, own,
+                                        nonblocking);
       if (inherited) {
         stream->begin_shared(share);
       } else {
         stream->set_share(share);
       }
-      MutexLock lock(mutex_);
-      streams_[stream->id()] = stream;
-      if (role == StreamRole::kAccept) accepted_[tuple] = stream;
-      expected = role == StreamRole::kAccept && requests_wait_.load(std::memory_order_relaxed);
+      {
+        MutexLock lock(mutex_);
+        streams_[stream->id()] = stream;
+        if (role == StreamRole::kAccept) accepted_[tuple] = stream;
+        expected = role == StreamRole::kAccept && requests_wait_.load(std::memory_order_relaxed);
+      }
+      // Now that apply_to_all() would find it.
+      if (const Reason why = why_kept(*stream); why != Reason::kNone) stream->keep_on_tcp(why);
     } catch (const std::bad_alloc&) {
       stream.reset();
     }
@@ -241,25 +240,6 @@ bool Agent::has_streams() noexcept {
   return !streams_.empty();
 }
 
-// Each that there is now, oldest first, with no lock held.
-template <typename Act>
-void Agent::each_stream(Act act) noexcept {
-  std::uint64_t done = 0;
-  std::uint64_t last = 0;
-  for (;;) {
-    StreamPtr stream;
-    {
-      MutexLock lock(mutex_);
-      if (last == 0 && !streams_.empty()) last = streams_.rbegin()->first;
-      auto next = streams_.upper_bound(done);
-      while (next != streams_.end() && (stream = next->second.lock()) == nullptr) ++next;
-      if (next == streams_.end() || next->first > last) return;
-      done = next->first;
-    }
-    if (!act(stream)) return;
-  }
-}
-
 void Agent::pin_unshareable() noexcept {
   each_stream([](const StreamPtr& stream) noexcept {
     const State state = stream->state();
@@ -367,6 +347,10 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&promotions_) std::map<PromotionId, Promotion>;
   new (&channels_) std::map<PromotionId, std::uint64_t>;
   new (&unknown_) std::map<PromotionId, Unknown>;
+  new (&kept_by_peer_) std::map<Endpoint, KeptByPeer>;
+  control_ = nullptr;
+  policy_fd_ = -1;
+  reload_ns_ = kForever;
   new (&peers_without_) std::map<Endpoint, Absent>;
   new (&answering_) std::map<Endpoint, Answering>;
   requests_wait_.store(false);
@@ -398,6 +382,7 @@ void Agent::run() noexcept {
     listen_again_ns_ = 0;
     listen_again(sys::now_ns());
   }
+  watch_operator();
   epoll_event events[64];
   for (;;) {
     run_commands();
@@ -418,6 +403,10 @@ void Agent::run() noexcept {
         if (shm_ != nullptr) shm_->dispatch();
       } else if (cookie == kVerbsCookie) {
         if (verbs_ != nullptr) verbs_->dispatch();
+      } else if (cookie == kControlCookie) {
+        obey_operator();
+      } else if (cookie == kPolicyCookie) {
+        reload_ns_ = std::min(reload_ns_, sys::now_ns() + kPolicySettlesNs);
       } else if (cookie == kLeaderCookie) {
         forget_leaders();
         listen_pause_ns_ = kListenAgainNs;
@@ -478,6 +467,11 @@ void Agent::serve(const StreamPtr& stream) noexcept {
     }
     for (;;) {
       stream->service();
+      note_kept_by_peer(stream);
+      if (!unknown_.empty() && stream->role() == StreamRole::kAccept &&
+          stream->state() == State::kOnTcp) {
+        offer(stream);  // it was on its way back when it was asked for
+      }
       const StreamInterest want = stream->interest();
       if (want.done) {
         if (stream->state() == State::kClosed) {
@@ -567,7 +561,7 @@ std::int64_t Agent::next_deadline() noexcept {
   for (const auto& [id, unknown] : unknown_) {
     next = std::min({next, unknown.deadline_ns, unknown.look_ns});
   }
-  return std::min(next, listen_again_ns_);
+  return std::min({next, listen_again_ns_, next_operator_deadline()});
 }
 
 void Agent::expire(std::int64_t now_ns) noexcept {
@@ -592,6 +586,8 @@ void Agent::expire(std::int64_t now_ns) noexcept {
     it = promotions_.erase(it);
     settle_refusal(late.stream, Reason::kTimeout, Reason::kNone);
   }
+  reload_policy(now_ns);
+  ask_for_kept(now_ns);
   look_again(now_ns);
   listen_again(now_ns);
 }

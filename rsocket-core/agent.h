@@ -11,7 +11,9 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
@@ -19,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "rsocket-core/control.h"
 #include "rsocket-core/endpoint.h"
 #include "rsocket-core/family.h"
 #include "rsocket-core/mutex.h"
@@ -34,6 +37,13 @@ struct AgentOptions {
   stats::Segment* segment = nullptr;  // not owned; may be null
   // One line about a decision, for the log. Called on any thread; may be null.
   void (*log)(const char* line) noexcept = nullptr;
+  // The policy's edits; all null, or none. watch_policy: a descriptor that is readable when the
+  // policy may have been edited, or -1; its owner is the caller, the agent thread. reload_policy
+  // reads what can be read there, and the policy: true if that is another one now. allows: whether
+  // the policy that holds lets the connection off TCP; any thread.
+  int (*watch_policy)() noexcept = nullptr;
+  bool (*reload_policy)(int watch_fd) noexcept = nullptr;
+  bool (*allows)(StreamRole role, const FourTuple& tuple) noexcept = nullptr;
 };
 
 class Agent final : public StreamHost, public TransportEvents {
@@ -114,7 +124,29 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::int64_t kFirstLookNs = 2'000'000;
   static constexpr std::int64_t kLongestLookNs = 100'000'000;
   static constexpr unsigned kMaxHops = 2;
+  // A request for a stream that the operator keeps on TCP waits for that to end, so that the other
+  // side need not ask all the time. Less than kPromotionTimeoutNs.
+  static constexpr std::int64_t kKeptRequestNs = 3'000'000'000;
+  static constexpr std::size_t kMaxKeptRequests = 64;
+  // Until such a request follows another that was not left to wait.
+  static constexpr std::int64_t kKeptPauseNs = 200'000'000;
+  static constexpr std::int64_t kReturnPauseNs = 5'000'000;
+  // An editor writes in several steps.
+  static constexpr std::int64_t kPolicySettlesNs = 20'000'000;
 
+  // What an epoll event is about: the low two bits of its cookie; the rest is a stream's id, or one
+  // of the agent's own.
+  enum Cookie : std::uint64_t {
+    kTcpCookie = 0,
+    kChannelCookie = 1,
+    kOtherCookie = 2,
+    kWakeCookie = (1 << 2) | kOtherCookie,
+    kShmCookie = (2 << 2) | kOtherCookie,
+    kVerbsCookie = (3 << 2) | kOtherCookie,
+    kLeaderCookie = (4 << 2) | kOtherCookie,
+    kControlCookie = (5 << 2) | kOtherCookie,
+    kPolicyCookie = (6 << 2) | kOtherCookie,
+  };
   struct Listener {
     bool shm = false;
     bool rdma = false;
@@ -163,6 +195,14 @@ class Agent final : public StreamHost, public TransportEvents {
     std::int64_t pause_ns = 0;
   };
 
+  // Streams that the other end keeps on TCP; one of them asks for all.
+  struct KeptByPeer {
+    std::deque<std::weak_ptr<Stream>> streams;
+    std::uint64_t envoy = 0;  // the id of the one that has been sent
+    std::int64_t asked_ns = 0;
+    std::int64_t next_ns = 0;  // when the next one asks
+  };
+
   StreamPtr make_stream(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
                         bool nonblocking, bool inherited, std::uint64_t share) noexcept;
   template <typename Act>
@@ -183,6 +223,18 @@ class Agent final : public StreamHost, public TransportEvents {
   void set_deadline(Watched& watched, std::int64_t deadline_ns) noexcept;
   void watch_channel(Watched& watched, bool wanted) noexcept;
 
+  // ---- agent thread (agent_operator.cc)
+  void watch_operator() noexcept;
+  void obey_operator() noexcept;
+  void reload_policy(std::int64_t now_ns) noexcept;
+  void apply_to_all() noexcept RR_EXCLUDES(mutex_);
+  void apply_to(const StreamPtr& stream) noexcept;
+  Reason why_kept(const Stream& stream) noexcept;
+  void note_kept_by_peer(const StreamPtr& stream) noexcept;
+  void ask_for_kept(std::int64_t now_ns) noexcept;
+  void peer_lets_off(const Endpoint& peer) noexcept;
+  std::int64_t next_operator_deadline() const noexcept;
+
   // ---- agent thread (agent_promotion.cc)
   Transport* shm_transport(Reason& why) noexcept;
   Transport* verbs_transport(Reason& why) noexcept;
@@ -201,6 +253,7 @@ class Agent final : public StreamHost, public TransportEvents {
   void offer(const StreamPtr& stream) noexcept;
   bool needs_to_be_found(const Stream& stream) noexcept;
   void be_found(const StreamConfig& config) noexcept;
+  StreamPtr accepted(const FourTuple& tuple) noexcept RR_EXCLUDES(mutex_);
   bool look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
                bool last) noexcept;
   void look_again(std::int64_t now_ns) noexcept;
@@ -241,7 +294,14 @@ class Agent final : public StreamHost, public TransportEvents {
   std::atomic<bool> found_over_rdma_{false};
   std::atomic<bool> held_{false};  // no promotion begins: the process leaves its channels
 
+  std::atomic<control::Mode> mode_{control::Mode::kAuto};
+  std::atomic<bool> policy_edited_{false};  // since the process started
+
   // Agent thread only.
+  control::Socket* control_ = nullptr;
+  int policy_fd_ = -1;
+  std::int64_t reload_ns_ = std::numeric_limits<std::int64_t>::max();
+  std::map<Endpoint, KeptByPeer> kept_by_peer_;
   std::map<std::uint64_t, Watched> watched_;
   std::set<std::pair<std::int64_t, std::uint64_t>> deadlines_;  // of watched_, by time
   std::map<PromotionId, Promotion> promotions_;
@@ -265,5 +325,24 @@ class Agent final : public StreamHost, public TransportEvents {
   bool verbs_tried_ = false;
   Reason verbs_why_ = Reason::kNone;
 };
+
+// Each that there is now, oldest first, with no lock held.
+template <typename Act>
+void Agent::each_stream(Act act) noexcept {
+  std::uint64_t done = 0;
+  std::uint64_t last = 0;
+  for (;;) {
+    StreamPtr stream;
+    {
+      MutexLock lock(mutex_);
+      if (last == 0 && !streams_.empty()) last = streams_.rbegin()->first;
+      auto next = streams_.upper_bound(done);
+      while (next != streams_.end() && (stream = next->second.lock()) == nullptr) ++next;
+      if (next == streams_.end() || next->first > last) return;
+      done = next->first;
+    }
+    if (!act(stream)) return;
+  }
+}
 
 }  // namespace ringroad

@@ -13,10 +13,6 @@
 namespace ringroad {
 namespace {
 
-constexpr std::uint64_t kShmCookie = (std::uint64_t{2} << 2) | 2;
-constexpr std::uint64_t kVerbsCookie = (std::uint64_t{3} << 2) | 2;
-constexpr std::uint64_t kLeaderCookie = (std::uint64_t{4} << 2) | 2;
-
 bool watch(int epoll_fd, Transport& transport, std::uint64_t cookie) noexcept {
   epoll_event event{};
   event.events = EPOLLIN;
@@ -170,6 +166,10 @@ void Agent::connect(const StreamPtr& stream, Transport& transport, bool rdma_nex
 void Agent::settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_reason) noexcept {
   stream->promotion_refused(reason, peer_reason);
   log_decision(*stream, "stays on TCP", reason, peer_reason);
+  note_kept_by_peer(stream);
+  const auto kept = kept_by_peer_.find(stream->tuple().remote);
+  if (kept != kept_by_peer_.end() && kept->second.envoy == stream->id())
+    peer_lets_off(stream->tuple().remote);
 }
 
 // ---- The listener
@@ -331,23 +331,31 @@ void Agent::on_request(Transport& transport, PromotionId id,
   const std::int64_t now = sys::now_ns();
   const std::int64_t look =
       family_.exists() ? now + kFirstLookNs : std::numeric_limits<std::int64_t>::max();
+  const StreamPtr stream = accepted(request.tuple);
+  const bool kept = stream != nullptr && stream->kept() != Reason::kNone;
+  if (kept && unknown_.size() >= kMaxKeptRequests) {
+    transport.refuse(id, Reason::kOperator);
+    return;
+  }
+  const std::int64_t wait = kept ? kKeptRequestNs : kUnknownRequestNs;
   try {
-    unknown_[id] = {&transport, request, now + kUnknownRequestNs, look, kFirstLookNs};
+    unknown_[id] = {&transport, request, now + wait, look, kFirstLookNs};
   } catch (const std::bad_alloc&) {
     transport.refuse(id, Reason::kNoMemory);
   }
 }
 
+StreamPtr Agent::accepted(const FourTuple& tuple) noexcept {
+  MutexLock lock(mutex_);
+  requests_wait_.store(true, std::memory_order_relaxed);
+  const auto it = accepted_.find(tuple);
+  return it != accepted_.end() ? it->second.lock() : nullptr;
+}
+
 // Answers if it can be answered now; at the `last` look in any case.
 bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
                     bool last) noexcept {
-  StreamPtr stream;
-  {
-    MutexLock lock(mutex_);
-    requests_wait_.store(true, std::memory_order_relaxed);
-    const auto it = accepted_.find(request.tuple);
-    if (it != accepted_.end()) stream = it->second.lock();
-  }
+  const StreamPtr stream = accepted(request.tuple);
   // A process that has forked before may be about to leave this connection to a child as well: one that
   // was promoted before would be brought back for good.
   const bool shared = stream != nullptr && stream->shared();
@@ -355,7 +363,12 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
                              stream->config().wait_ns == 0 && stream->awaits_use();
   const bool is_here = stream != nullptr && !may_be_forked && (!shared || holds_alone(*stream));
   if (is_here && (!shared || last || !stream->awaits_use())) {
-    if (stream->all_read()) {
+    if (stream->kept() != Reason::kNone) {
+      if (!last) return false;  // apply_to_all()
+      transport.refuse(id, Reason::kOperator);
+    } else if (!last && stream->has_channel()) {
+      return false;  // serve()
+    } else if (stream->all_read()) {
       decide(transport, id, request, stream);
     } else if (last) {
       // Its client's program could not write until this one's has read.
@@ -493,10 +506,12 @@ void Agent::on_channel(Transport&, PromotionId id, const Nonce& peer_nonce,
   promotions_.erase(it);
   peers_without_.erase(stream->tuple().remote);
   stream->channel_up(std::move(channel), peer_nonce);
+  peer_lets_off(stream->tuple().remote);
   serve(stream);
   try {
     const auto watched = watched_.find(stream->id());
     if (watched != watched_.end()) {
+      if (watched->second.promotion != 0) channels_.erase(watched->second.promotion);
       watched->second.promotion = id;
       channels_[id] = stream->id();
     }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "rsocket-core/control.h"
 #include "rsocket-core/signals.h"
 #include "rsocket-core/sys.h"
 
@@ -150,6 +151,9 @@ void Segment::release(StreamSlot* slot) noexcept {
 void Segment::remove_file() noexcept {
   const int saved = errno;
   sys::call(SYS_unlinkat, AT_FDCWD, path_, 0);
+  char socket[sizeof path_ + 16];
+  std::snprintf(socket, sizeof socket, "%s%s", path_, control::kSuffix);
+  sys::call(SYS_unlinkat, AT_FDCWD, socket, 0);
   errno = saved;
 }
 

@@ -24,7 +24,7 @@
 namespace ringroad::stats {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54535252;  // "RRST"
-inline constexpr std::uint32_t kSegmentVersion = 1;
+inline constexpr std::uint32_t kSegmentVersion = 2;
 inline constexpr std::uint32_t kSlots = 16384;
 inline constexpr std::size_t kHeaderBytes = 4096;
 inline constexpr const char* kDefaultDirectory = "/dev/shm/ringroad";  // RINGROAD_RUNTIME_DIR
@@ -43,7 +43,12 @@ struct Counters {
   }
 };
 
-enum class PolicyStatus : std::uint32_t { kNone = 0, kLoaded = 1, kRefused = 2 };
+enum class PolicyStatus : std::uint32_t {
+  kNone = 0,
+  kLoaded = 1,
+  kRefused = 2,
+  kEditRefused = 3,  // the policy from before the edit holds
+};
 
 struct SegmentHeader {
   std::uint32_t magic = 0;  // written last
@@ -54,12 +59,19 @@ struct SegmentHeader {
   std::uint32_t pid = 0;
   std::uint64_t start_ticks = 0;  // field 22 of /proc/PID/stat: tells a reused pid
   char program[64] = {};
+  // As a slot's: odd while what is said about the policy changes.
+  std::atomic<std::uint32_t> policy_sequence{};
   std::atomic<std::uint32_t> policy_status{};
   std::uint32_t policy_rules = 0;
   char policy_detail[512] = {};  // the first error (file:line:column: ...), or the files that were read
   char library_version[32] = {};
   std::atomic<std::uint32_t> slots_used{};  // slots at or above this were never used
   std::atomic<std::uint32_t> unlisted{};    // live streams that found no slot
+  // What the operator has asked for last (control.h), and which request that was: written when
+  // every stream has been told.
+  std::atomic<std::uint32_t> operator_mode{};
+  std::atomic<std::uint32_t> policy_reloads{};  // edits of the policy that were taken up
+  std::atomic<std::uint64_t> operator_serial{};
   // Streams that are gone; add the live ones to get the process' totals.
   Counters closed{};
   std::atomic<std::uint64_t> streams_opened{};
@@ -104,7 +116,9 @@ class Segment {
   StreamSlot* acquire() noexcept;
   // Adds the slot's counters to the header's and frees it.
   void release(StreamSlot* slot) noexcept;
+  // And the control socket beside it.
   void remove_file() noexcept;
+  const char* path() const noexcept { return path_; }
 
   static void begin(StreamSlot& slot) noexcept {
     slot.sequence.store(slot.sequence.load(std::memory_order_relaxed) + 1,

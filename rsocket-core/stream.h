@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "rsocket-core/channel.h"
 #include "rsocket-core/endpoint.h"
@@ -194,6 +195,28 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken = true) noexcept;
   // As pin(), without sleeping and for the time being.
   void leave_channel(Reason reason) noexcept;
+  // ---- What an operator asks for (stream_again.cc)
+  // Leaves the channel, and has none until let_off_tcp(). Does not wait.
+  void keep_on_tcp(Reason reason) noexcept;
+  // Why it is kept there; kNone: it is not.
+  Reason kept() const noexcept { return kept_.load(std::memory_order_relaxed); }
+  // As the rule says, with the next use; or `at_once`, whatever the rule's threshold. True: the
+  // agent should start the promotion now.
+  bool let_off_tcp(bool at_once) noexcept;
+  // Whoever asks for a channel knows of none: if there is one, the peer has left it, and so will
+  // this end.
+  bool has_channel() const noexcept {
+    const State now = state();
+    return now == State::kSwitching || now == State::kOnChannel || now == State::kResuming;
+  }
+  // True once after the peer has said that it is kept on TCP there: the agent finds out when that
+  // ends.
+  bool take_peer_keeps() noexcept {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    return std::exchange(peer_keeps_, false);
+  }
+
   // The program closed its last descriptor `fd`; `busy` if another thread is inside a call. True:
   // close it now. False: the stream has taken a private duplicate, and finishes by itself.
   bool close_by_program(bool busy) noexcept;
@@ -317,8 +340,17 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool shareable() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   Reason become_alone() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool count_from_here() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  bool retry_later(bool counts = true) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void retry_after_fork() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  // stream_again.cc:
+  void plan_after_refusal(Reason reason, Reason peer_reason) noexcept
+      RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void plan_after_give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void plan_after_return() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void leave_to_agent() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool ask_later(bool counts) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void ask_at(std::int64_t time_ns) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void ask_after_fork() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void ask_after_return() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  // stream_switch.cc:
   void freeze() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void on_control(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void answer_switch() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -384,8 +416,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<std::int64_t> left_at_ns_{0};     // the channel
   std::atomic<std::uint64_t> retry_at_uses_{0};  // after a promotion that failed for the moment
   std::atomic<std::int64_t> retry_at_ns_{0};  // and not before, where processes share it
+  std::atomic<bool> promote_now_{false};      // whatever the rule's threshold
+  std::atomic<Reason> kept_{Reason::kNone};
   unsigned retries_ = 0;
   unsigned fork_pauses_ = 0;
+  unsigned return_pauses_ = 0;
   std::atomic<bool> agent_on_channel_{false};
   std::atomic<bool> touched_{false};
   std::atomic<bool> shared_{false};
@@ -448,6 +483,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::int64_t follow_until_ns_ = 0;
   std::atomic<int> error_{0};        // to be reported once, by whichever call comes first
   bool pinned_ = false;
+  bool returned_ = false;    // was on a channel once
+  bool peer_keeps_ = false;  // see take_peer_keeps()
+  bool start_when_back_ = false;
+  std::int64_t switched_ns_ = 0;     // when it last came to a channel
   bool pending_shut_wr_ = false;     // program wants it; not on the wire yet
   bool shut_wr_ = false;             // program asked for it: no more sends
   bool shut_rd_ = false;

@@ -402,9 +402,7 @@ void Stream::back_on_tcp() noexcept {
     pending_shut_wr_ = fin_sent_ = false;
     sys::shutdown(fd(), SHUT_WR);
   }
-  // The stream was on its channel once and left it; until promotion again is part of the
-  // protocol's proof it stays.
-  pinned_ = true;
+  plan_after_return();
   settle_kernel_only();
   wake_all();
 }

@@ -94,7 +94,10 @@ void Stream::note_use(std::size_t messages, std::size_t bytes) noexcept {
   if (role_ != StreamRole::kConnect || promotion_asked_.load(std::memory_order_relaxed)) return;
   const std::uint64_t uses = uses_.fetch_add(messages, std::memory_order_relaxed) + messages;
   const std::uint64_t used = used_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  if (uses < config_.promote_messages && used < config_.promote_bytes) return;
+  if (uses < config_.promote_messages && used < config_.promote_bytes &&
+      !promote_now_.load(std::memory_order_relaxed)) {
+    return;
+  }
   if (uses < retry_at_uses_.load(std::memory_order_relaxed)) return;
   if (const std::int64_t at = retry_at_ns_.load(std::memory_order_relaxed); at != 0) {
     if (sys::now_ns() < at) return;

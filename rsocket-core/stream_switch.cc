@@ -13,27 +13,6 @@ namespace ringroad {
 namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
-constexpr unsigned kMaxRetries = 6;
-constexpr std::int64_t kFirstForkPauseNs = 250'000'000;
-constexpr std::int64_t kLongestForkPauseNs = 30'000'000'000;
-
-// Whether another attempt, later, may fare better.
-bool passing(Reason reason) noexcept {
-  switch (reason) {
-    case Reason::kBusy:
-    case Reason::kTimeout:
-    case Reason::kNoMemory:
-    case Reason::kNoDescriptors:
-    case Reason::kPeerGaveUp:
-    case Reason::kQpError:
-    case Reason::kPeerGone:
-    case Reason::kRedirect:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
 
 void Stream::step(StreamEvent event, Reason reason) noexcept {
@@ -74,6 +53,7 @@ Reason Stream::may_promote() noexcept {
   MutexLock rx(rx_mutex_);
   if (app_closed_ || shut_wr_ || shut_rd_) return Reason::kClosing;
   if (pinned_) return reason() == Reason::kPending ? Reason::kPolicy : reason();
+  if (kept() != Reason::kNone) return kept();
   if (state() != State::kOnTcp || gave_up_ || boundary_ != kNoBoundary ||
       !kernel_takes_bytes()) {
     return Reason::kBusy;
@@ -106,6 +86,8 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
   if (state() != State::kOnTcp || pinned_ || app_closed_ || shared()) return Reason::kBusy;
+  if (kept() != Reason::kNone) return kept();
+  slot_->peer_reason.store(0, std::memory_order_relaxed);
   step(StreamEvent::kStart, Reason::kPending);
   known_to_agent_.store(true, std::memory_order_relaxed);
   nonce_ = nonce;
@@ -136,38 +118,11 @@ void Stream::promotion_refused(Reason reason, Reason peer_reason) noexcept {
     } else if (state() == State::kOnTcp && !pinned_) {
       reason_ = reason;
     }
-    const bool again = passing(reason) || passing(peer_reason);
-    if (role_ == StreamRole::kConnect && state() == State::kOnTcp) {
-      if (reason == Reason::kFork || peer_reason == Reason::kFork) {
-        retry_after_fork();
-      } else if (!again || !retry_later()) {
-        pinned_ = true;
-      }
-    }
+    if (state() == State::kOnTcp) plan_after_refusal(reason, peer_reason);
     settle_kernel_only();
     publish_state();
   }
   wake_all();
-}
-
-// Another attempt, once the stream has been used for a while. False: there were enough that counted.
-bool Stream::retry_later(bool counts) noexcept {
-  if (retries_ >= kMaxRetries) return false;
-  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + (64U << retries_),
-                       std::memory_order_relaxed);
-  retry_at_ns_.store(0, std::memory_order_relaxed);
-  if (counts) ++retries_;
-  promotion_asked_.store(false, std::memory_order_relaxed);
-  return true;
-}
-
-// As often as it takes: a server's child may end today or tomorrow.
-void Stream::retry_after_fork() noexcept {
-  const std::int64_t pause = std::min(kFirstForkPauseNs << fork_pauses_, kLongestForkPauseNs);
-  if (pause < kLongestForkPauseNs) ++fork_pauses_;
-  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  retry_at_ns_.store(sys::now_ns() + pause, std::memory_order_relaxed);
-  promotion_asked_.store(false, std::memory_order_relaxed);
 }
 
 void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonce) noexcept {
@@ -175,13 +130,14 @@ void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonc
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
     if (state() != State::kConnecting) {  // cancelled meanwhile; the peer sees it go
-      if (role_ == StreamRole::kConnect && state() == State::kOnTcp && !pinned_) retry_later();
+      if (state() == State::kOnTcp) plan_after_refusal(Reason::kBusy, Reason::kNone);
       return;
     }
     peer_nonce_ = peer_nonce;
     Reason why_not = Reason::kNone;
     if (app_closed_ || shut_wr_ || shut_rd_) why_not = Reason::kClosing;
     if (pinned_) why_not = reason();
+    if (kept() != Reason::kNone) why_not = kept();
     // Nothing is between the locks and the kernel now, so this count holds until the switch.
     if (why_not == Reason::kNone && !tcp_counters_are(fd(), tcp_tx_, tcp_rx_)) {
       why_not = Reason::kUntrackedIo;
@@ -314,6 +270,7 @@ void Stream::maybe_switched() noexcept {
     segment_->header().streams_promoted.fetch_add(1, std::memory_order_relaxed);
   }
   retries_ = 0;
+  switched_ns_ = sys::now_ns();
   if (pending_shut_wr_) send_fin();
   if (app_closed_) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
   wake_all();
@@ -337,8 +294,7 @@ void Stream::give_up(Reason reason) noexcept {
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   channel_.reset();
   publish_identity();
-  // A program that could not wait says nothing about the peer.
-  if (role_ == StreamRole::kConnect && !retry_later(reason != Reason::kBusy)) pinned_ = true;
+  plan_after_give_up(reason);
   if (pending_shut_wr_) {
     pending_shut_wr_ = false;
     sys::shutdown(fd(), SHUT_WR);

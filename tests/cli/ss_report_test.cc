@@ -120,6 +120,24 @@ TEST(SsText, ARefusedPolicyIsToldEvenWhereThereAreStreams) {
   EXPECT_THAT(ss_text({{refused}, {}}, {}), HasSubstr("7 mariadbd: no streams; policy refused: "));
 }
 
+TEST(SsText, ARefusedEditIsToldAsOne) {
+  ProcessReport edited = process(7, {on_tcp()});
+  edited.policy_status = stats::PolicyStatus::kEditRefused;
+  edited.policy_detail = "/etc/ringroad/policy.toml:3:8: error: unknown key";
+  EXPECT_THAT(
+      ss_text({{edited}, {}}, {}),
+      HasSubstr("\n7 mariadbd: edit of the policy refused, the 3 rules from before it hold: "
+                "/etc/ringroad/policy.toml:3:8: error: unknown key\n"));
+}
+
+TEST(SsText, WhatTheOperatorAskedForIsTold) {
+  ProcessReport moved = process(7, {on_tcp()});
+  moved.operator_mode = control::Mode::kTcp;
+  EXPECT_THAT(ss_text({{moved}, {}}, {}), HasSubstr("\n7 mariadbd: the operator asked for tcp\n"));
+  moved.operator_mode = control::Mode::kAuto;
+  EXPECT_THAT(ss_text({{moved}, {}}, {}), Not(HasSubstr("operator asked")));
+}
+
 TEST(SsText, StreamsThatCannotBeShownAreCounted) {
   ProcessReport crowded = process(7, {on_tcp()});
   crowded.unlisted = 1;
@@ -165,10 +183,14 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
   one.streams_promoted = 8;
   one.unlisted = 7;
   one.unreadable = 6;
+  one.policy_reloads = 2;
+  one.operator_mode = control::Mode::kTcp;
   one.promotions_refused[static_cast<unsigned>(Reason::kMemlock)] = 2;
   const json expected = json::parse(R"({"processes": [{
     "pid": 4711, "program": "mariadbd", "alive": true, "library_version": "0.1.0",
-    "policy": {"status": "loaded", "rules": 3, "detail": "/etc/ringroad/policy.toml"},
+    "policy": {"status": "loaded", "rules": 3, "detail": "/etc/ringroad/policy.toml",
+               "reloads": 2},
+    "operator": "tcp",
     "streams": [
       {"id": 1, "fd": 5, "role": "accept", "local": "10.9.0.1:23306", "remote": "10.9.0.2:40000",
        "rule": "demo", "state": "ON_CHANNEL", "carrier": "rdma", "device": "rxe1",
@@ -219,6 +241,7 @@ TEST(SsJson, EveryStatusOfAPolicyHasItsName) {
   EXPECT_EQ(status(stats::PolicyStatus::kNone), "none");
   EXPECT_EQ(status(stats::PolicyStatus::kLoaded), "loaded");
   EXPECT_EQ(status(stats::PolicyStatus::kRefused), "refused");
+  EXPECT_EQ(status(stats::PolicyStatus::kEditRefused), "edit_refused");
 }
 
 TEST(SsJson, ANameThatIsNoUtf8IsStillValidJson) {

@@ -1,0 +1,93 @@
+#include "rsocket-core/control.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "rsocket-core/sys.h"
+
+namespace ringroad::control {
+namespace {
+
+bool may_ask(const ucred& asker) noexcept {
+  return asker.uid == 0 || asker.uid == static_cast<uid_t>(sys::call(SYS_geteuid));
+}
+
+// Who sent it, if the kernel says so.
+std::optional<ucred> sender(msghdr& message) noexcept {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_CREDENTIALS) continue;
+    ucred asker;
+    if (c->cmsg_len != CMSG_LEN(sizeof asker)) return std::nullopt;
+    std::memcpy(&asker, CMSG_DATA(c), sizeof asker);
+    return asker;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+const char* mode_name(Mode mode) noexcept {
+  switch (mode) {
+    case Mode::kAuto:
+      return "auto";
+    case Mode::kTcp:
+      return "tcp";
+    case Mode::kRdma:
+      return "rdma";
+  }
+  return "invalid";
+}
+
+bool Socket::open(const char* path) noexcept {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const int length =
+      std::snprintf(address.sun_path, sizeof address.sun_path, "%s%s", path, kSuffix);
+  if (length <= 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path) return false;
+  const int fd = sys::open_high(
+      [&] { return sys::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
+  if (fd < 0) return false;
+  // What stands under our pid is from a dead process.
+  sys::call(SYS_unlinkat, AT_FDCWD, address.sun_path, 0);
+  const int yes = 1;
+  // Nobody can have asked before the permissions are set who would be let in after: requests are
+  // judged by who sent them.
+  if (sys::setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0 ||
+      sys::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+      sys::call(SYS_fchmodat, AT_FDCWD, address.sun_path, 0600) != 0) {
+    sys::close_quietly(fd);
+    return false;
+  }
+  fd_ = fd;
+  return true;
+}
+
+std::optional<Request> Socket::receive() noexcept {
+  for (;;) {
+    Request request;
+    iovec bytes{&request, sizeof request};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];  // and no descriptors
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t n = sys::recvmsg(fd_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return std::nullopt;
+    }
+    const std::optional<ucred> asker = sender(message);
+    const bool whole = n == sizeof request && (message.msg_flags & MSG_TRUNC) == 0 &&
+                       request.magic == kMagic && request.version == kVersion &&
+                       request.mode <= static_cast<std::uint16_t>(kLastMode) && request.serial != 0;
+    if (whole && asker && may_ask(*asker)) return request;
+  }
+}
+
+}  // namespace ringroad::control

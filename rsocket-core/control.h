@@ -1,0 +1,61 @@
+// What an operator asks of a running process (`ringroad set`), as one datagram to a Unix socket
+// beside the process' statistics file:
+//
+//   <directory>/<pid>.control    0600, made by the agent thread
+//
+//   0       4         6      8        16
+//   | magic | version | mode | serial |      with SCM_CREDENTIALS, which the kernel vouches for
+//   (unix(7))
+//
+// Nobody is answered: the process writes what it has done into its statistics file (stats.h:
+// operator_mode, operator_serial), where the asker reads it, also of a process that is too busy to
+// talk. Root and the user that the process runs as may ask.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace ringroad::control {
+
+inline constexpr std::uint32_t kMagic = 0x54435252;  // "RRCT"
+inline constexpr std::uint16_t kVersion = 1;
+inline constexpr const char* kSuffix = ".control";
+
+// Append only: the values cross processes.
+enum class Mode : std::uint16_t {
+  kAuto = 0,  // as the policy says
+  kTcp = 1,   // every stream on TCP
+  kRdma =
+      2,  // every stream that the policy lets off TCP is promoted at once, whatever its threshold
+};
+inline constexpr Mode kLastMode = Mode::kRdma;
+
+const char* mode_name(Mode mode) noexcept;  // auto, tcp, rdma; else "invalid"
+
+struct Request {
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  std::uint16_t mode = 0;
+  std::uint64_t serial = 0;  // chosen by the asker; not 0
+};
+static_assert(sizeof(Request) == 16);
+
+// The process' end. Thread rule: one thread.
+class Socket {
+ public:
+  Socket() noexcept = default;
+  ~Socket() = delete;  // lives as long as the process, whose exit removes the file
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  // `path`: of the statistics file. False where the socket cannot be made: nobody can ask then.
+  bool open(const char* path) noexcept;
+  int fd() const noexcept { return fd_; }
+  // The next request that is one and from somebody who may ask; what is not is dropped.
+  std::optional<Request> receive() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace ringroad::control

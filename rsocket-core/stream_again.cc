@@ -1,0 +1,175 @@
+// Whether, and when, a stream that is on TCP asks for a channel again. Only the end that connected
+// asks.
+#include <algorithm>
+
+#include "rsocket-core/stream.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+namespace {
+
+constexpr unsigned kMaxRetries = 6;
+constexpr std::int64_t kFirstForkPauseNs = 250'000'000;
+constexpr std::int64_t kLongestForkPauseNs = 30'000'000'000;
+constexpr std::int64_t kReadPauseNs = 10'000'000;
+constexpr std::int64_t kFirstReturnPauseNs = 1'000'000'000;
+constexpr unsigned kReturnPauseDoublings = 6;
+constexpr std::int64_t kWellAfterNs = 60'000'000'000;
+
+// Whether another attempt, later, may fare better.
+bool passing(Reason reason) noexcept {
+  switch (reason) {
+    case Reason::kBusy:
+    case Reason::kTimeout:
+    case Reason::kNoMemory:
+    case Reason::kNoDescriptors:
+    case Reason::kPeerGaveUp:
+    case Reason::kQpError:
+    case Reason::kPeerGone:
+    case Reason::kRedirect:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The same of one that was on a channel: what is missing was there, and may be mended.
+bool passing_for_returned(Reason reason) noexcept {
+  switch (reason) {
+    case Reason::kNone:
+    case Reason::kMemlock:
+    case Reason::kNoRdmaDevice:
+    case Reason::kPeerHasNoRingroad:
+    case Reason::kOperator:
+    case Reason::kFork:
+      return true;
+    default:
+      return passing(reason);
+  }
+}
+
+}  // namespace
+
+void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
+  if (role_ != StreamRole::kConnect || pinned_ || kept() != Reason::kNone) return;
+  const Reason cause = reason == Reason::kPeerRefused ? peer_reason : reason;
+  if (reason == Reason::kFork || peer_reason == Reason::kFork) {
+    ask_after_fork();
+  } else if (peer_reason == Reason::kOperator) {
+    leave_to_agent();
+  } else if (returned_ && cause == Reason::kBusy) {
+    ask_at(sys::now_ns() + kReadPauseNs);  // one end has not read all yet, or is not back yet
+  } else if (returned_ && passing_for_returned(cause)) {
+    ask_after_return();
+  } else if (!(passing(reason) || passing(peer_reason)) || !ask_later(true)) {
+    pinned_ = true;
+  }
+}
+
+void Stream::plan_after_give_up(Reason reason) noexcept {
+  if (role_ != StreamRole::kConnect || pinned_ || kept() != Reason::kNone) return;
+  // A program that could not wait says nothing about the peer.
+  if (!ask_later(reason != Reason::kBusy)) pinned_ = true;
+}
+
+void Stream::plan_after_return() noexcept {
+  returned_ = true;
+  const Reason peer_reason = reason_from_wire(slot_->peer_reason.load(std::memory_order_relaxed));
+  const Reason cause = leave_reason_ == Reason::kPeerLeft ? peer_reason : leave_reason_;
+  if (pinned_ || kept() != Reason::kNone) return;
+  if (!passing_for_returned(cause)) {
+    pinned_ = true;
+  } else if (role_ != StreamRole::kConnect) {
+    return;
+  } else if (std::exchange(start_when_back_, false)) {
+    promotion_asked_.store(true, std::memory_order_relaxed);
+    host_->start_promotion(*this);
+  } else if (peer_reason == Reason::kOperator) {
+    leave_to_agent();
+  } else if (cause == Reason::kFork) {
+    ask_after_fork();
+  } else {
+    ask_after_return();
+  }
+}
+
+// Which asks for all that the peer keeps; see take_peer_keeps().
+void Stream::leave_to_agent() noexcept {
+  peer_keeps_ = true;
+  promotion_asked_.store(true, std::memory_order_relaxed);
+}
+
+// Once the stream has been used for a while. False: there were enough attempts that counted.
+bool Stream::ask_later(bool counts) noexcept {
+  if (retries_ >= kMaxRetries) return false;
+  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + (64U << retries_),
+                       std::memory_order_relaxed);
+  retry_at_ns_.store(0, std::memory_order_relaxed);
+  if (counts) ++retries_;
+  promotion_asked_.store(false, std::memory_order_relaxed);
+  return true;
+}
+
+// With the first use from then on.
+void Stream::ask_at(std::int64_t time_ns) noexcept {
+  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  retry_at_ns_.store(time_ns, std::memory_order_relaxed);
+  promotion_asked_.store(false, std::memory_order_relaxed);
+}
+
+// As often as it takes: a server's child may end today or tomorrow.
+void Stream::ask_after_fork() noexcept {
+  const std::int64_t pause = std::min(kFirstForkPauseNs << fork_pauses_, kLongestForkPauseNs);
+  if (pause < kLongestForkPauseNs) ++fork_pauses_;
+  ask_at(sys::now_ns() + pause);
+}
+
+// As often as it takes, and more seldom each time, unless the last channel held for long: one that
+// fails again and again shall not keep the program from its work.
+void Stream::ask_after_return() noexcept {
+  const std::int64_t now = sys::now_ns();
+  if (switched_ns_ != 0 && now - switched_ns_ >= kWellAfterNs) return_pauses_ = 0;
+  switched_ns_ = 0;
+  ask_at(now + (kFirstReturnPauseNs << return_pauses_));
+  return_pauses_ = std::min(return_pauses_ + 1, kReturnPauseDoublings);
+}
+
+void Stream::keep_on_tcp(Reason reason) noexcept {
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    if (kept() == reason) return;
+    kept_.store(reason, std::memory_order_relaxed);
+    start_when_back_ = peer_keeps_ = false;
+    promotion_asked_.store(true, std::memory_order_relaxed);
+    leave_or_give_up(reason);
+    if (state() == State::kOnTcp && !pinned_) reason_ = reason;
+  }
+  publish_state();
+  host_->attend(*this);
+}
+
+bool Stream::let_off_tcp(bool at_once) noexcept {
+  bool start = false;
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    kept_.store(Reason::kNone, std::memory_order_relaxed);
+    promote_now_.store(at_once, std::memory_order_relaxed);
+    if (pinned_ || app_closed_) return false;
+    peer_keeps_ = false;
+    retries_ = fork_pauses_ = return_pauses_ = 0;
+    if (state() == State::kOnTcp) reason_ = Reason::kPending;
+    if (role_ == StreamRole::kConnect && state() != State::kOnChannel) {
+      start = at_once && state() == State::kOnTcp;
+      start_when_back_ = at_once && state() == State::kResuming;
+      retry_at_uses_.store(0, std::memory_order_relaxed);
+      retry_at_ns_.store(0, std::memory_order_relaxed);
+      promotion_asked_.store(start, std::memory_order_relaxed);
+    }
+  }
+  publish_state();
+  return start;
+}
+
+}  // namespace ringroad

@@ -1,0 +1,194 @@
+// Streams that come back to TCP, or are kept there, and what becomes of them: whether and when they
+// ask for a channel again.
+#include "rsocket-core/sys.h"
+#include "tests/core/stream_pair.h"
+
+namespace ringroad::test {
+namespace {
+
+constexpr State kOnTcp = State::kOnTcp;
+constexpr State kOnChannel = State::kOnChannel;
+
+bool both(const StreamPair& p, State state) {
+  return p.a->state() == state && p.b->state() == state;
+}
+
+void come_back(StreamPair& p, Stream& leaver, Reason reason) {
+  leaver.leave_channel(reason);
+  ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
+}
+
+// One message each way, whatever carries it.
+void talk(StreamPair& p, const std::string& text) {
+  const std::pair<Stream*, Stream*> directions[] = {{p.a.get(), p.b.get()}, {p.b.get(), p.a.get()}};
+  for (const auto& [from, to] : directions) {
+    ASSERT_EQ(static_cast<ssize_t>(text.size()), send_text(*from, text));
+    std::string got;
+    ASSERT_TRUE(p.pump_until([&] {
+      const std::string part = recv_text(*to, text.size() - got.size());
+      if (!part.starts_with('<')) got += part;
+      return got.size() == text.size();
+    }));
+    ASSERT_EQ(text, got);
+  }
+}
+
+TEST(StreamAgain, AReturnedStreamComesToAChannelAsOftenAsItIsAsked) {
+  StreamPair p;
+  for (int i = 0; i < 20; ++i) {
+    talk(p, "tcp" + std::to_string(i));
+    p.promote();
+    talk(p, "channel" + std::to_string(i));
+    // Left with bytes in the ring that nobody has read yet: they come again.
+    EXPECT_EQ(6, send_text(*p.a, "unread"));
+    come_back(p, i % 2 == 0 ? *p.a : *p.b, Reason::kQpError);
+    std::string got;
+    ASSERT_TRUE(p.pump_until([&] {
+      got = recv_text(*p.b, 100);
+      return got == "unread";
+    })) << got;
+  }
+}
+
+TEST(StreamAgain, OneThatCameBackAsksAfterAPauseThatGrows) {
+  StreamPair p;
+  std::int64_t last = 0;
+  for (int round = 0; round < 2; ++round) {
+    p.promote();
+    const int asked = p.host.asked;
+    come_back(p, *p.a, Reason::kQpError);
+    const std::int64_t began = sys::now_ns();
+    while (p.host.asked == asked) {
+      p.a->note_use(1, 1);
+      ASSERT_LT(sys::now_ns() - began, 10'000'000'000);
+      poll(nullptr, 0, 1);
+    }
+    const std::int64_t pause = sys::now_ns() - began;
+    EXPECT_GT(pause, 900'000'000);
+    EXPECT_GT(pause, last + last / 2);
+    last = pause;
+  }
+}
+
+TEST(StreamAgain, TheOneThatWasConnectedToNeverAsks) {
+  StreamPair p;
+  p.promote();
+  come_back(p, *p.b, Reason::kQpError);
+  const std::int64_t until = sys::now_ns() + 1'200'000'000;
+  while (sys::now_ns() < until) {
+    p.b->note_use(1, 1);
+    poll(nullptr, 0, 10);
+  }
+  EXPECT_EQ(0, p.host.asked);
+  p.a->note_use(1, 1);
+  EXPECT_EQ(1, p.host.asked) << "the other one does";
+}
+
+TEST(StreamAgain, OneThatLeftForGoodStaysAndSoDoesItsPeer) {
+  for (const bool connector : {true, false}) {
+    StreamPair p;
+    p.promote();
+    Stream& leaver = connector ? *p.a : *p.b;
+    Stream& other = connector ? *p.b : *p.a;
+    come_back(p, leaver, Reason::kDescriptorUse);
+    EXPECT_TRUE(leaver.on_kernel_for_good());
+    EXPECT_TRUE(other.on_kernel_for_good());
+  }
+}
+
+TEST(StreamAgain, AKeptStreamNeitherAsksNorAnswers) {
+  StreamPair p;
+  p.promote();
+  p.a->keep_on_tcp(Reason::kOperator);
+  ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
+  EXPECT_EQ(Reason::kOperator, p.a->reason());
+  EXPECT_EQ(Reason::kPeerLeft, p.b->reason());
+  for (int i = 0; i < 1000; ++i) p.a->note_use(1, 1000);
+  EXPECT_EQ(0, p.host.asked);
+  EXPECT_EQ(Reason::kOperator, p.a->promotion_started(p.a_nonce));
+  p.b->keep_on_tcp(Reason::kPolicy);
+  EXPECT_EQ(Reason::kPolicy, p.b->promotion_started(p.b_nonce));
+}
+
+TEST(StreamAgain, LetOffItAsksWithItsNextUseOrAtOnce) {
+  StreamPair p;
+  p.a->keep_on_tcp(Reason::kOperator);
+  EXPECT_FALSE(p.a->let_off_tcp(false));
+  EXPECT_EQ(Reason::kPending, p.a->reason());
+  EXPECT_EQ(0, p.host.asked);
+  p.a->note_use(1, 1);
+  EXPECT_EQ(1, p.host.asked);
+
+  StreamPair idle;
+  idle.a->keep_on_tcp(Reason::kOperator);
+  EXPECT_TRUE(idle.a->let_off_tcp(true)) << "for the agent to start";
+  idle.a->note_use(1, 1);
+  EXPECT_EQ(0, idle.host.asked) << "which is asked once";
+  EXPECT_FALSE(idle.b->let_off_tcp(true)) << "the accepting end never starts";
+  idle.promote();
+}
+
+TEST(StreamAgain, OneThatIsLetOffWhileItLeavesStartsWhenItIsBack) {
+  StreamPair p;
+  p.promote();
+  p.a->keep_on_tcp(Reason::kOperator);
+  ASSERT_EQ(State::kResuming, p.a->state());
+  EXPECT_FALSE(p.a->let_off_tcp(true));
+  EXPECT_EQ(0, p.host.asked);
+  ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
+  EXPECT_EQ(1, p.host.asked);
+  p.promote();
+}
+
+TEST(StreamAgain, OneThatThePeerKeepsIsLeftToTheAgent) {
+  StreamPair p;
+  p.promote();
+  p.b->keep_on_tcp(Reason::kOperator);
+  ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
+  EXPECT_TRUE(p.a->take_peer_keeps());
+  EXPECT_FALSE(p.a->take_peer_keeps()) << "once";
+  for (int i = 0; i < 1000; ++i) p.a->note_use(1, 1000);
+  EXPECT_EQ(0, p.host.asked);
+  // So is one whose request was refused for that.
+  ASSERT_TRUE(p.a->let_off_tcp(true));
+  ASSERT_EQ(Reason::kNone, p.a->promotion_started(p.a_nonce));
+  p.a->promotion_refused(Reason::kPeerRefused, Reason::kOperator);
+  EXPECT_TRUE(p.a->take_peer_keeps());
+  EXPECT_FALSE(p.a->on_kernel_for_good());
+}
+
+TEST(StreamAgain, KeepingEndsAPromotionAtAnyStep) {
+  StreamPair p;
+  p.start();
+  p.a->keep_on_tcp(Reason::kOperator);
+  p.channels_up();
+  ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
+  talk(p, "one");
+  for (int steps = 0; steps < 8; ++steps) {
+    StreamPair q;
+    q.start();
+    q.channels_up();
+    for (int i = 0; i < steps; ++i) (i % 2 == 0 ? q.a : q.b)->service();
+    q.b->keep_on_tcp(Reason::kOperator);
+    ASSERT_TRUE(q.pump_until([&] { return both(q, kOnTcp); })) << steps;
+    talk(q, "two");
+  }
+}
+
+TEST(StreamAgain, BusyPeersAreAskedAgainSoonWhereThereWasAChannelBefore) {
+  StreamPair p;
+  p.promote();
+  come_back(p, *p.a, Reason::kQpError);
+  ASSERT_TRUE(p.a->let_off_tcp(true));
+  ASSERT_EQ(Reason::kNone, p.a->promotion_started(p.a_nonce));
+  p.a->promotion_refused(Reason::kPeerRefused, Reason::kBusy);
+  const std::int64_t began = sys::now_ns();
+  while (p.host.asked == 0 && sys::now_ns() - began < 5'000'000'000) {
+    p.a->note_use(1, 1);
+    poll(nullptr, 0, 1);
+  }
+  EXPECT_LT(sys::now_ns() - began, 500'000'000);
+}
+
+}  // namespace
+}  // namespace ringroad::test
