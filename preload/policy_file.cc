@@ -60,7 +60,7 @@ void watch_path(int fd, const std::string& path) noexcept {
   constexpr std::uint32_t kArrivals = IN_CREATE | IN_MOVED_TO | IN_ONLYDIR;
   if (sys::call(SYS_inotify_add_watch, fd, path.c_str(), kFile | kEntries) >= 0) {
     // Where it is a symbolic link, that may be replaced, too.
-    sys::call(SYS_inotify_add_watch, fd, path.c_str(), kFile | IN_DONT_FOLLOW);
+    sys::call(SYS_inotify_add_watch, fd, path.c_str(), kFile | IN_DONT_FOLLOW | IN_MASK_ADD);
     return;
   }
   // Not there: it will come into a directory that is.
@@ -124,10 +124,15 @@ int watch() noexcept {
   return fd;
 }
 
-Outcome reload(int watch_fd) {
+void take_events(int watch_fd) noexcept {
+  const int saved = errno;
   alignas(inotify_event) char events[4096];
-  while (watch_fd >= 0 && sys::read(watch_fd, events, sizeof events) > 0) {
+  while (sys::read(watch_fd, events, sizeof events) > 0) {
   }
+  errno = saved;
+}
+
+Outcome reload(int watch_fd) {
   watch_all(watch_fd);  // before anything is read: what is edited later is another event
   if (versions_of(all_paths(current())) == *versions_read) return {};
   Outcome outcome = read_policy();

@@ -25,6 +25,8 @@ const policy::Policy* current() noexcept;
 
 // A descriptor that is readable after whatever may be an edit (inotify(7)); -1: none can be had.
 int watch() noexcept;
+// It is not readable any more, until the next edit.
+void take_events(int watch_fd) noexcept;
 // What is there now, after an event or to be sure. kRefused: the policy that there was holds. May
 // throw std::bad_alloc.
 Outcome reload(int watch_fd);

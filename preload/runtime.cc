@@ -233,6 +233,7 @@ void start() noexcept {
     options.load_verbs = load_verbs;
     options.segment = segment;
     options.watch_policy = policy_file::watch;
+    options.take_policy_events = policy_file::take_events;
     options.reload_policy = reload_policy;
     options.allows = allows;
     options.log = log::wants(log::Level::kInfo) ? log_line : nullptr;

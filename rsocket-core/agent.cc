@@ -406,6 +406,7 @@ void Agent::run() noexcept {
       } else if (cookie == kControlCookie) {
         obey_operator();
       } else if (cookie == kPolicyCookie) {
+        options_.take_policy_events(policy_fd_);
         reload_ns_ = std::min(reload_ns_, sys::now_ns() + kPolicySettlesNs);
       } else if (cookie == kLeaderCookie) {
         forget_leaders();
@@ -467,6 +468,7 @@ void Agent::serve(const StreamPtr& stream) noexcept {
     }
     for (;;) {
       stream->service();
+      drop_request(*stream);
       note_kept_by_peer(stream);
       if (!unknown_.empty() && stream->role() == StreamRole::kAccept &&
           stream->state() == State::kOnTcp) {
@@ -474,10 +476,7 @@ void Agent::serve(const StreamPtr& stream) noexcept {
       }
       const StreamInterest want = stream->interest();
       if (want.done) {
-        if (stream->state() == State::kClosed) {
-          cancel_promotion(*stream);
-          forget_closed(stream->id());
-        }
+        if (stream->state() == State::kClosed) forget_closed(stream->id());
         forget(stream->id());
         return;
       }
@@ -498,14 +497,24 @@ void Agent::serve(const StreamPtr& stream) noexcept {
   }
 }
 
-// The program closed a connection whose channel was still being built.
-void Agent::cancel_promotion(const Stream& stream) noexcept {
-  for (auto it = promotions_.begin(); it != promotions_.end(); ++it) {
-    if (it->second.stream.get() != &stream) continue;
-    it->second.transport->cancel(it->first);
-    promotions_.erase(it);
-    return;
-  }
+// A request that led to something, or will not. Null if it was cancelled.
+std::optional<Agent::Promotion> Agent::take_promotion(PromotionId id) noexcept {
+  const auto it = promotions_.find(id);
+  if (it == promotions_.end()) return std::nullopt;
+  std::optional<Promotion> taken(std::move(it->second));
+  promotions_.erase(it);
+  taken->stream->request = 0;
+  return taken;
+}
+
+// What a stream has asked for and does not want any more: its program has closed it, or it shall
+// stay on TCP. An answer that came all the same, to the next request perhaps, would be taken for
+// that one's.
+void Agent::drop_request(Stream& stream) noexcept {
+  if (stream.request == 0 || stream.state() == State::kConnecting) return;
+  const PromotionId id = stream.request;
+  if (const std::optional<Promotion> promotion = take_promotion(id))
+    promotion->transport->cancel(id);
 }
 
 void Agent::watch_channel(Watched& watched, bool wanted) noexcept {
@@ -581,9 +590,10 @@ void Agent::expire(std::int64_t now_ns) noexcept {
       ++it;
       continue;
     }
-    const Promotion late = std::move(it->second);
-    late.transport->cancel(it->first);
-    it = promotions_.erase(it);
+    const PromotionId id = it->first;
+    ++it;
+    const Promotion late = *take_promotion(id);
+    late.transport->cancel(id);
     settle_refusal(late.stream, Reason::kTimeout, Reason::kNone);
   }
   reload_policy(now_ns);

@@ -17,6 +17,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -38,10 +39,11 @@ struct AgentOptions {
   // One line about a decision, for the log. Called on any thread; may be null.
   void (*log)(const char* line) noexcept = nullptr;
   // The policy's edits; all null, or none. watch_policy: a descriptor that is readable when the
-  // policy may have been edited, or -1; its owner is the caller, the agent thread. reload_policy
-  // reads what can be read there, and the policy: true if that is another one now. allows: whether
-  // the policy that holds lets the connection off TCP; any thread.
+  // policy may have been edited, until take_policy_events, or -1; its owner is the caller, the
+  // agent thread. reload_policy: true if there is another policy now. allows: whether the one that
+  // holds lets the connection off TCP; any thread.
   int (*watch_policy)() noexcept = nullptr;
+  void (*take_policy_events)(int watch_fd) noexcept = nullptr;
   bool (*reload_policy)(int watch_fd) noexcept = nullptr;
   bool (*allows)(StreamRole role, const FourTuple& tuple) noexcept = nullptr;
 };
@@ -219,7 +221,8 @@ class Agent final : public StreamHost, public TransportEvents {
   void serve(const StreamPtr& stream) noexcept;
   void forget(std::uint64_t id) noexcept;
   void forget_closed(std::uint64_t id) noexcept RR_EXCLUDES(mutex_);
-  void cancel_promotion(const Stream& stream) noexcept;
+  std::optional<Promotion> take_promotion(PromotionId id) noexcept;
+  void drop_request(Stream& stream) noexcept;
   void set_deadline(Watched& watched, std::int64_t deadline_ns) noexcept;
   void watch_channel(Watched& watched, bool wanted) noexcept;
 

@@ -90,6 +90,14 @@ void Agent::apply_to(const StreamPtr& stream) noexcept {
 }
 
 // ---- What the other end's operator asks for
+namespace {
+
+// What this process' operator keeps is not asked for, whatever the other end's does.
+bool may_ask_now(Stream& stream) noexcept {
+  return stream.kept() == Reason::kNone && stream.let_off_tcp(true);
+}
+
+}  // namespace
 
 void Agent::note_kept_by_peer(const StreamPtr& stream) noexcept {
   if (!stream->take_peer_keeps()) return;
@@ -130,7 +138,7 @@ void Agent::ask_for_kept(std::int64_t now_ns) noexcept {
     while (envoy == nullptr && !kept.streams.empty()) {
       envoy = kept.streams.front().lock();
       kept.streams.pop_front();
-      if (envoy != nullptr && !envoy->let_off_tcp(true)) envoy.reset();
+      if (envoy != nullptr && !may_ask_now(*envoy)) envoy.reset();
     }
     if (envoy == nullptr) {
       it = kept_by_peer_.erase(it);
@@ -156,7 +164,7 @@ void Agent::peer_lets_off(const Endpoint& peer) noexcept {
   kept_by_peer_.erase(it);
   for (const std::weak_ptr<Stream>& weak : streams) {
     const StreamPtr stream = weak.lock();
-    if (stream != nullptr && stream->let_off_tcp(true)) start(stream);
+    if (stream != nullptr && may_ask_now(*stream)) start(stream);
   }
 }
 

@@ -100,6 +100,7 @@ void Agent::remember_without(const Endpoint& peer) noexcept {
 }
 
 void Agent::start(const StreamPtr& stream) noexcept {
+  drop_request(*stream);
   if (remembered_without(stream->tuple().remote)) {
     stream->promotion_refused(Reason::kPeerHasNoRingroad, Reason::kNone);
     return;
@@ -156,6 +157,7 @@ void Agent::connect(const StreamPtr& stream, Transport& transport, bool rdma_nex
   const PromotionId id = next_promotion_id();
   try {
     promotions_[id] = {stream, &transport, rdma_next, sys::now_ns() + kPromotionTimeoutNs, hops};
+    stream->request = id;
   } catch (const std::bad_alloc&) {
     settle_refusal(stream, Reason::kNoMemory, Reason::kNone);
     return;
@@ -459,6 +461,7 @@ void Agent::offer(const StreamPtr& stream) noexcept {
 
 void Agent::decide(Transport& transport, PromotionId id, const PromotionRequest& request,
                    const StreamPtr& stream) noexcept {
+  drop_request(*stream);
   const StreamConfig& config = stream->config();
   Reason why_not = Reason::kNone;
   const bool allowed = transport.carrier() == Carrier::kShm ? config.via_shm : config.via_rdma;
@@ -477,6 +480,7 @@ void Agent::decide(Transport& transport, PromotionId id, const PromotionRequest&
   if (why_not == Reason::kNone) {
     try {
       promotions_[id] = {stream, &transport, false, sys::now_ns() + kPromotionTimeoutNs, 0};
+      stream->request = id;
     } catch (const std::bad_alloc&) {
       why_not = Reason::kNoMemory;
       stream->promotion_refused(why_not, Reason::kNone);
@@ -500,10 +504,9 @@ void Agent::decide(Transport& transport, PromotionId id, const PromotionRequest&
 
 void Agent::on_channel(Transport&, PromotionId id, const Nonce& peer_nonce,
                        std::unique_ptr<Channel> channel) noexcept {
-  const auto it = promotions_.find(id);
-  if (it == promotions_.end()) return;  // given up meanwhile; the peer sees the channel close
-  const StreamPtr stream = it->second.stream;
-  promotions_.erase(it);
+  const std::optional<Promotion> promotion = take_promotion(id);
+  if (!promotion) return;  // given up meanwhile; the peer sees the channel close
+  const StreamPtr& stream = promotion->stream;
   peers_without_.erase(stream->tuple().remote);
   stream->channel_up(std::move(channel), peer_nonce);
   peer_lets_off(stream->tuple().remote);
@@ -521,10 +524,9 @@ void Agent::on_channel(Transport&, PromotionId id, const Nonce& peer_nonce,
 
 void Agent::on_refused(Transport&, PromotionId id, Reason reason, Reason peer_reason) noexcept {
   unknown_.erase(id);
-  const auto it = promotions_.find(id);
-  if (it == promotions_.end()) return;
-  const Promotion promotion = std::move(it->second);
-  promotions_.erase(it);
+  const std::optional<Promotion> taken = take_promotion(id);
+  if (!taken) return;
+  const Promotion& promotion = *taken;
   if (promotion.hops > 0 && reason == Reason::kPeerHasNoRingroad) {
     // Whoever had the connection has ended since. The listener is still there.
     reason = Reason::kPeerGone;
@@ -538,10 +540,9 @@ void Agent::on_refused(Transport&, PromotionId id, Reason reason, Reason peer_re
 }
 
 void Agent::on_redirect(Transport& transport, PromotionId id, const Rendezvous& where) noexcept {
-  const auto it = promotions_.find(id);
-  if (it == promotions_.end()) return;
-  const Promotion promotion = std::move(it->second);
-  promotions_.erase(it);
+  const std::optional<Promotion> taken = take_promotion(id);
+  if (!taken) return;
+  const Promotion& promotion = *taken;
   if (promotion.hops >= kMaxHops) {
     settle_refusal(promotion.stream, Reason::kPeerRefused, Reason::kRedirect);
   } else if (promotion.stream->state() == State::kConnecting) {

@@ -281,6 +281,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The next in the agent's queue, and whether it is there for start_promotion(); the agent's.
   StreamPtr next_queued;
   std::atomic<bool> wants_promotion{false};
+  // The request that is under way for it; 0: none. The agent thread's.
+  std::uint64_t request = 0;
 
  private:
   enum class Tx : std::uint8_t {

@@ -37,10 +37,12 @@ bool passing(Reason reason) noexcept {
 bool passing_for_returned(Reason reason) noexcept {
   switch (reason) {
     case Reason::kNone:
+    case Reason::kPeerLeft:
     case Reason::kMemlock:
     case Reason::kNoRdmaDevice:
     case Reason::kPeerHasNoRingroad:
     case Reason::kOperator:
+    case Reason::kPolicy:
     case Reason::kFork:
       return true;
     default:
@@ -84,7 +86,7 @@ void Stream::plan_after_return() noexcept {
   } else if (std::exchange(start_when_back_, false)) {
     promotion_asked_.store(true, std::memory_order_relaxed);
     host_->start_promotion(*this);
-  } else if (peer_reason == Reason::kOperator) {
+  } else if (peer_reason == Reason::kOperator || peer_reason == Reason::kPolicy) {
     leave_to_agent();
   } else if (cause == Reason::kFork) {
     ask_after_fork();

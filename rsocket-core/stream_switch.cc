@@ -129,10 +129,7 @@ void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonc
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
-    if (state() != State::kConnecting) {  // cancelled meanwhile; the peer sees it go
-      if (state() == State::kOnTcp) plan_after_refusal(Reason::kBusy, Reason::kNone);
-      return;
-    }
+    if (state() != State::kConnecting) return;  // cancelled meanwhile; the peer sees it go
     peer_nonce_ = peer_nonce;
     Reason why_not = Reason::kNone;
     if (app_closed_ || shut_wr_ || shut_rd_) why_not = Reason::kClosing;
@@ -307,6 +304,7 @@ void Stream::leave_or_give_up(Reason reason) noexcept {
   switch (state()) {
     case State::kConnecting:
       step(StreamEvent::kRefused, reason);
+      plan_after_refusal(reason, Reason::kNone);
       settle_kernel_only();
       break;
     case State::kSwitching:
