@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/ab_cmd.h"
 #include "cli/library_file.h"
 #include "cli/policy_cmd.h"
 #include "cli/run_cmd.h"
@@ -41,6 +42,7 @@ bool has_command(const CLI::App& app, const std::string& name) {
 int run_command(std::vector<std::string> words) {
   int status = 0;
   std::vector<std::string> program;
+  std::vector<std::string> load;
   CLI::App app(
       "Ringroad carries TCP connections of unmodified programs over RDMA queue pairs or shared\n"
       "memory, as a policy says, and gives them back to TCP whenever that is needed.",
@@ -52,6 +54,7 @@ int run_command(std::vector<std::string> words) {
   add_policy_command(app, status);
   add_ss_command(app, status);
   add_set_command(app, status);
+  add_ab_command(app, load, status);
   app.add_subcommand("version", "Show the version, and the library that `ringroad run` preloads")
       ->callback(print_version);
   app.footer(
@@ -59,6 +62,7 @@ int run_command(std::vector<std::string> words) {
       "  ringroad policy check policy.toml\n"
       "  ringroad run --policy policy.toml -- mariadbd\n"
       "  ringroad ss\n"
+      "  ringroad set all tcp\n"
       "\n"
       "`ringroad COMMAND --help` has more, also on exit statuses. Wrong arguments give 2.\n");
   if (!words.empty() && !words.front().starts_with('-') && !has_command(app, words.front())) {
@@ -67,6 +71,7 @@ int run_command(std::vector<std::string> words) {
     return kWrongArguments;
   }
   program = take_program(app, words);
+  load = take_load(words);
   try {
     std::reverse(words.begin(), words.end());  // as the parser wants it
     app.parse(words);

@@ -16,6 +16,7 @@
 
 #include "cli/library_file.h"
 #include "cli/program_file.h"
+#include "cli/usage.h"
 #include "policy/policy.h"
 
 namespace ringroad::cli {
@@ -37,13 +38,6 @@ int refuse(const std::string& message) {
   std::fprintf(stderr, "ringroad run: %s\n", message.c_str());
   return kRefused;
 }
-
-class Formatter : public CLI::Formatter {
- public:
-  std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: ringroad run [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n";
-  }
-};
 
 // The program may change its folder before the library looks.
 std::string absolute(const std::string& path) {
@@ -155,7 +149,7 @@ int run(Arguments arguments, const std::vector<std::string>& program) {
 void add_run_command(CLI::App& app, const std::vector<std::string>& program, int& exit_status) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(kCommand, "Start a program with the library preloaded");
-  command->formatter(std::make_shared<Formatter>());
+  set_usage(*command, "ringroad run [OPTIONS] [--] PROGRAM [ARGUMENTS...]");
   command->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   command->add_option("--policy", arguments->policy,
                       "policy file, or a directory of *.toml files; default:\n"

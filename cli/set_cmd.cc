@@ -18,6 +18,7 @@
 #include "cli/operator_request.h"
 #include "cli/segment_reader.h"
 #include "cli/text.h"
+#include "cli/usage.h"
 
 namespace ringroad::cli {
 namespace {
@@ -185,6 +186,7 @@ void add_set_command(CLI::App& app, int& exit_status) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "set", "Move the streams of running processes to TCP, or to their channels");
+  set_usage(*command, "ringroad set [OPTIONS] PROCESS... MODE");
   command
       ->add_option("PROCESS... MODE", arguments->words,
                    "process numbers, or all; then tcp, rdma or auto")

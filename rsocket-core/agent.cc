@@ -513,8 +513,13 @@ std::optional<Agent::Promotion> Agent::take_promotion(PromotionId id) noexcept {
 void Agent::drop_request(Stream& stream) noexcept {
   if (stream.request == 0 || stream.state() == State::kConnecting) return;
   const PromotionId id = stream.request;
-  if (const std::optional<Promotion> promotion = take_promotion(id))
-    promotion->transport->cancel(id);
+  const std::optional<Promotion> promotion = take_promotion(id);
+  if (promotion) promotion->transport->cancel(id);
+  const auto kept = kept_by_peer_.find(stream.tuple().remote);
+  if (kept != kept_by_peer_.end() && kept->second.envoy == stream.id()) {
+    kept->second.envoy = 0;
+    kept->second.next_ns = sys::now_ns();
+  }
 }
 
 void Agent::watch_channel(Watched& watched, bool wanted) noexcept {

@@ -86,7 +86,6 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
   if (state() != State::kOnTcp || pinned_ || app_closed_ || shared()) return Reason::kBusy;
-  if (kept() != Reason::kNone) return kept();
   slot_->peer_reason.store(0, std::memory_order_relaxed);
   step(StreamEvent::kStart, Reason::kPending);
   known_to_agent_.store(true, std::memory_order_relaxed);
