@@ -37,6 +37,27 @@ std::string cannot_ask(int error) {
   }
 }
 
+// What the connecting end tries again.
+bool passing(Reason reason) noexcept {
+  switch (reason) {
+    case Reason::kPending:
+    case Reason::kBusy:
+    case Reason::kTimeout:
+    case Reason::kQpError:
+    case Reason::kPeerGone:
+    case Reason::kPeerGaveUp:
+    case Reason::kPeerLeft:
+    case Reason::kOperator:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool may_still_come(const StreamReport& stream) noexcept {
+  return passing(stream.reason == Reason::kPeerRefused ? stream.peer_reason : stream.reason);
+}
+
 }  // namespace
 
 bool ask(const std::string& directory, pid_t pid, control::Mode mode, std::uint64_t serial,
@@ -85,8 +106,7 @@ Progress progress_of(const ProcessReport& process, control::Mode mode,
       case State::kOnTcp:
         if (mode == control::Mode::kTcp) {
           ++progress.there;
-        } else if (stream.reason == Reason::kPending || stream.reason == Reason::kPeerLeft ||
-                   stream.peer_reason == Reason::kOperator) {
+        } else if (may_still_come(stream)) {
           ++progress.waiting;
         } else {
           ++progress.staying;

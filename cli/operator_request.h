@@ -20,7 +20,7 @@ struct Progress {
   bool obeys = false;       // the process has told every stream; what follows holds only then
   std::size_t there = 0;    // streams on the carrier that was asked for
   std::size_t moving = 0;   // on their way
-  std::size_t waiting = 0;  // only the process at the other end can begin, and has not
+  std::size_t waiting = 0;  // the connecting end has to begin, or will try again
   std::size_t staying = 0;  // on TCP, with a reason
 
   bool over() const noexcept { return obeys && moving == 0 && waiting == 0; }

@@ -71,7 +71,12 @@ void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
 void Stream::plan_after_give_up(Reason reason) noexcept {
   if (role_ != StreamRole::kConnect || pinned_ || kept() != Reason::kNone) return;
   // A program that could not wait says nothing about the peer.
-  if (!ask_later(reason != Reason::kBusy)) pinned_ = true;
+  if (ask_later(reason != Reason::kBusy)) return;
+  if (returned_) {
+    ask_after_return();
+  } else {
+    pinned_ = true;
+  }
 }
 
 void Stream::plan_after_return() noexcept {

@@ -303,6 +303,37 @@ def test_a_pool_of_threads_that_waits_with_epoll_is_served_over_rdma(host, prelo
         assert server.stop()
 
 
+def test_streams_are_switched_to_tcp_and_back_under_load_without_an_error(host, server, preload,
+                                                                          tmp_path):
+    threads, rounds = 16, 3
+    support.wait_for(lambda: not host.streams(server.pid), "streams of earlier runs to go")
+    run = start_load(server, "oltp_point_select", tmp_path / "log", threads, seconds=30,
+                     preload=preload)
+    host.wait_for_channels(server.pid, threads)
+
+    def set_mode(mode):
+        done = subprocess.run([host.tool.command, "set", "--directory", host.runtime, "--wait", "20",
+                               str(server.pid), mode], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    try:
+        for number in range(1, rounds + 1):
+            set_mode("tcp")
+            assert queue_pairs() <= 2, "one asks for all"
+            before = host.ss(server.pid)["totals"]["tcp"]["rx_bytes"]
+            support.wait_for(lambda: host.ss(server.pid)["totals"]["tcp"]["rx_bytes"] > before,
+                             "queries over TCP")
+            told = set_mode("rdma")
+            streams = host.streams(server.pid)
+            assert [stream["carrier"] for stream in streams] == ["rdma"] * threads, told
+            assert {stream["resumptions"] for stream in streams} == {number}
+        set_mode("auto")
+        check_report(run.finish())
+    finally:
+        run.kill()
+
+
 def test_a_device_that_is_taken_away_under_load_costs_no_query(host, server, preload, tmp_path):
     threads = 16
     support.wait_for(lambda: not host.streams(server.pid), "streams of earlier runs to go")
@@ -316,8 +347,8 @@ def test_a_device_that_is_taken_away_under_load_costs_no_query(host, server, pre
         removal = subprocess.Popen(["rdma", "link", "delete", CLIENT_DEVICE])
         for pid in (run.pid, server.pid):
             support.wait_for(
-                lambda pid=pid: [stream["state"] for stream in host.streams(pid)]
-                == ["ON_TCP"] * threads, f"{threads} streams back on TCP")
+                lambda pid=pid: [stream["carrier"] for stream in host.streams(pid)]
+                == ["tcp"] * threads, f"{threads} streams back on TCP")
         before = {pid: host.ss(pid)["totals"]["tcp"]["rx_bytes"] for pid in (run.pid, server.pid)}
         for pid, count in before.items():
             support.wait_for(
@@ -325,8 +356,9 @@ def test_a_device_that_is_taken_away_under_load_costs_no_query(host, server, pre
                 "queries over TCP")
         for pid in before:
             assert {stream["resumptions"] for stream in host.streams(pid)} == {1}
-        assert {stream["reason"] for stream in host.streams(run.pid)} <= {"qp_error", "peer_left",
-                                                                         "peer_gone"}
+        # They ask again after a second, and find no device.
+        assert {stream["reason"] for stream in host.streams(run.pid)} <= {
+            "qp_error", "peer_left", "peer_gone", "no_rdma_device", "pending"}
         check_report(run.finish())
         assert removal.wait(support.ANSWER_S) == 0
     finally:
