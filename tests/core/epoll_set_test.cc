@@ -190,7 +190,7 @@ TEST(EpollSet, AStreamUnderTwoNumbersIsReportedForEachOnEveryCarrier) {
   EXPECT_EQ(instance.ready(16, kForever), Ready({{2, EPOLLIN}}));
   ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(EPOLLIN, 1), false), 0);
   EXPECT_EQ(instance.ready(), both);
-  p.a->leave_channel(Reason::kOperator);
+  p.a->leave_channel(Reason::kDescriptorUse);  // for good
   ASSERT_TRUE(p.pump_until([&] {
     return p.a->state() == State::kOnTcp && p.b->state() == State::kOnTcp;
   }));
