@@ -15,7 +15,7 @@ from . import support
 
 HERE = Path(__file__).parent
 RUN = support.ROOT / "integration" / "softroce" / "run"
-LIMIT_S = {1: 240, 2: 180}
+LIMIT_S = {1: 300, 2: 180}
 ONE, TWO = HERE / "inside_one_host.py", HERE / "inside_two_hosts.py"
 pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
