@@ -142,7 +142,7 @@ int run(const Arguments& arguments, const std::vector<std::string>& words) {
   if (arguments.rounds < 1 || arguments.rounds > 20) return wrong("--rounds is 1 to 20");
   if (!(arguments.period_s >= 0.1)) return wrong("--period is at least 100ms");
   AbPlan plan;
-  plan.directory = arguments.directory.empty() ? segment_directory() : arguments.directory;
+  plan.directory = directory_of(arguments.directory);
   plan.pids = arguments.pids;
   plan.period = ms(arguments.period_s);
   plan.rounds = arguments.rounds;
@@ -246,11 +246,7 @@ void add_ab_command(CLI::App& app, const std::vector<std::string>& load, int& ex
       ->check(CLI::NonNegativeNumber);
   command->add_option("--json", arguments->json, "write all figures there, too")
       ->option_text("FILE");
-  command
-      ->add_option("--directory", arguments->directory,
-                   "where the processes' files are; default: $RINGROAD_RUNTIME_DIR,\n"
-                   "else /dev/shm/ringroad")
-      ->option_text("DIR");
+  add_directory_option(*command, arguments->directory);
   command->footer(
       "Starts the load, and moves the streams of the processes between TCP and their channels (as\n"
       "ringroad set does) while it runs. The load must last for longer than the warm-up and\n"

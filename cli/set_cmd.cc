@@ -100,8 +100,7 @@ std::string told(const ProcessReport& process, const Progress& progress, Mode mo
 }
 
 int set(const Arguments& arguments) {
-  const std::string directory =
-      arguments.directory.empty() ? segment_directory() : arguments.directory;
+  const std::string directory = directory_of(arguments.directory);
   const std::optional<Mode> mode = mode_of(arguments.words.back());
   if (!mode || arguments.words.size() < 2) {
     std::fprintf(
@@ -195,11 +194,7 @@ void add_set_command(CLI::App& app, int& exit_status) {
   command->add_option("--wait", arguments->wait_s, "how long to wait for it; default: 2")
       ->option_text("SECONDS")
       ->check(CLI::NonNegativeNumber);
-  command
-      ->add_option("--directory", arguments->directory,
-                   "where the processes' files are; default: $RINGROAD_RUNTIME_DIR,\n"
-                   "else /dev/shm/ringroad")
-      ->option_text("DIR");
+  add_directory_option(*command, arguments->directory);
   command->footer(
       "Modes:\n"
       "  tcp   every stream goes back to TCP and stays there: the kill switch\n"

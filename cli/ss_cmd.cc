@@ -9,6 +9,7 @@
 
 #include "cli/segment_reader.h"
 #include "cli/ss_report.h"
+#include "cli/usage.h"
 
 namespace ringroad::cli {
 namespace {
@@ -34,8 +35,7 @@ std::string pid_problem(const std::string& text) {
 }
 
 int show(const Arguments& arguments) {
-  Snapshot snapshot =
-      read_segments(arguments.directory.empty() ? segment_directory() : arguments.directory);
+  Snapshot snapshot = read_segments(directory_of(arguments.directory));
   for (const SkippedFile& file : snapshot.skipped) {
     std::fprintf(stderr, "ringroad ss: %s is skipped: %s\n", file.path.c_str(), file.why.c_str());
   }
@@ -65,10 +65,7 @@ void add_ss_command(CLI::App& app, int& exit_status) {
       ->check(CLI::IsMember({"tcp", "shm", "rdma"}));
   command->add_flag("--all", arguments->all,
                     "also what processes that are gone left behind, marked (ended)");
-  command->add_option("--directory", arguments->directory,
-                      "where the processes' files are; default: $RINGROAD_RUNTIME_DIR,\n"
-                      "else /dev/shm/ringroad")
-      ->option_text("DIR");
+  add_directory_option(*command, arguments->directory);
   command->footer(
       "Columns:\n"
       "  ROLE         connect or accept, as the program did\n"

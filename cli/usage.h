@@ -1,4 +1,4 @@
-// A usage line of a command's own, where the parser's would not say how its words are meant.
+// What several commands say in their usage.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,8 +6,11 @@
 #include <string>
 #include <utility>
 
+#include "cli/segment_reader.h"
+
 namespace ringroad::cli {
 
+// A usage line of a command's own, where the parser's would not say how its words are meant.
 class UsageFormatter final : public CLI::Formatter {
  public:
   explicit UsageFormatter(std::string usage) : usage_(std::move(usage)) {}
@@ -23,6 +26,19 @@ class UsageFormatter final : public CLI::Formatter {
 inline void set_usage(CLI::App& command, std::string usage) {
   command.formatter(std::make_shared<UsageFormatter>(std::move(usage)));
   command.get_formatter()->column_width(26);
+}
+
+inline void add_directory_option(CLI::App& command, std::string& directory) {
+  command
+      .add_option("--directory", directory,
+                  "where the processes' files are; default: $RINGROAD_RUNTIME_DIR,\n"
+                  "else /dev/shm/ringroad")
+      ->option_text("DIR");
+}
+
+// What that option names, or the default.
+inline std::string directory_of(const std::string& option) {
+  return option.empty() ? segment_directory() : option;
 }
 
 }  // namespace ringroad::cli

@@ -219,6 +219,15 @@ class AgentTest : public testing::Test {
     transport().tell(
         [=, this] { transport().events.on_refused(transport(), id, Reason::kPeerRefused, why); });
   }
+  // The other end of an accepted connection asks for a channel.
+  PromotionId request(const Stream& stream) {
+    PromotionRequest request{};
+    request.tuple = stream.tuple();
+    request.ring_bytes = 65536;
+    const PromotionId id = Agent::next_promotion_id();
+    transport().tell([=, this] { transport().events.on_request(transport(), id, request); });
+    return id;
+  }
   // One end of a channel whose other end is gone at once.
   void give_channel(PromotionId id) {
     transport().tell([=, this] {
@@ -322,13 +331,9 @@ TEST_F(AgentTest, WhatItsOwnOperatorKeepsIsNotAskedForThoughThePeerLetsItOff) {
 TEST_F(AgentTest, ARequestForAKeptStreamWaitsUntilItIsLetOff) {
   Stream& stream = open(StreamRole::kAccept);
   process_.set(control::Mode::kTcp);
-  PromotionRequest request{};
-  request.tuple = stream.tuple();
-  request.ring_bytes = 65536;
-  const PromotionId id = Agent::next_promotion_id();
   const auto refused = transport().refused().size();
   const auto accepted = transport().accepted().size();
-  transport().tell([&] { transport().events.on_request(transport(), id, request); });
+  const PromotionId id = request(stream);
   settle();
   EXPECT_TRUE(transport().is_left_alone_for(1300ms)) << "longer than for an accept()";
   EXPECT_EQ(transport().refused().size(), refused);
@@ -341,12 +346,8 @@ TEST_F(AgentTest, ARequestForAKeptStreamWaitsUntilItIsLetOff) {
 TEST_F(AgentTest, ARequestForAKeptStreamIsRefusedInTheEnd) {
   Stream& stream = open(StreamRole::kAccept);
   process_.set(control::Mode::kTcp);
-  PromotionRequest request{};
-  request.tuple = stream.tuple();
-  request.ring_bytes = 65536;
-  const PromotionId id = Agent::next_promotion_id();
   const auto before = transport().refused().size();
-  transport().tell([&] { transport().events.on_request(transport(), id, request); });
+  const PromotionId id = request(stream);
   for (int i = 0; i < 5000 && transport().refused().size() == before; ++i) poll(nullptr, 0, 1);
   ASSERT_EQ(transport().refused().size(), before + 1) << "before the other end's patience is over";
   EXPECT_EQ(transport().refused().back(), std::pair(id, Reason::kOperator));
