@@ -28,6 +28,12 @@ using Versions = std::vector<Version>;
 
 const char* named_by_environment = nullptr;
 std::atomic<const policy::Policy*> in_use{nullptr};
+// Never destroyed: a thread may be looking at any of them, and edits are few.
+struct Held {
+  std::shared_ptr<const policy::Policy> policy;
+  Held* before;
+};
+Held* former = nullptr;
 Versions* versions_read = nullptr;  // never destroyed: the agent thread may run on at exit
 
 Version version_of(const std::string& path) noexcept {
@@ -96,9 +102,8 @@ Outcome read_policy() {
   for (const std::string& source : loaded.policy->sources()) {
     outcome.detail += (outcome.detail.empty() ? "" : " ") + source;
   }
-  // Never destroyed: a thread may be looking at it, and edits are few.
-  const auto* owner = new std::shared_ptr<const policy::Policy>(std::move(loaded.policy));
-  in_use.store(owner->get(), std::memory_order_release);
+  former = new Held{std::move(loaded.policy), former};
+  in_use.store(former->policy.get(), std::memory_order_release);
   return outcome;
 }
 

@@ -44,7 +44,7 @@ static_assert(sizeof(Request) == 16);
 class Socket {
  public:
   Socket() noexcept = default;
-  ~Socket() = delete;  // lives as long as the process, whose exit removes the file
+  ~Socket() = default;  // lives as long as the process, whose exit removes the file
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
 

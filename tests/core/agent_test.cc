@@ -6,6 +6,7 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -151,7 +152,7 @@ struct Process {
   }
 
  private:
-  static inline ToldTransport* made = nullptr;
+  static inline std::atomic<ToldTransport*> made{nullptr};  // on the agent's thread
 
   Process() {
     char name[] = "/tmp/ringroad-agent-XXXXXX";
@@ -161,7 +162,8 @@ struct Process {
     AgentOptions options;
     options.segment = segment;
     options.load_verbs = [](TransportEvents& events, Reason&) noexcept -> Transport* {
-      return made = new ToldTransport(events);
+      made = new ToldTransport(events);
+      return made;
     };
     agent = new Agent(options);
     // The first listener makes the agent load its transport, and returns when that is done.

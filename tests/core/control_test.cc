@@ -10,7 +10,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <new>
 #include <string>
 
 #include "tests/core/open_descriptors.h"
@@ -27,7 +26,7 @@ class Control : public testing::Test {
     path_ = directory_ + "/1";
   }
   ~Control() override {
-    if (socket_->fd() >= 0) close(socket_->fd());
+    if (socket_.fd() >= 0) close(socket_.fd());
     std::filesystem::remove_all(directory_);
   }
 
@@ -55,24 +54,24 @@ class Control : public testing::Test {
 
   std::string directory_;
   std::string path_;
-  Socket* const socket_ = new Socket;  // as in a process, where it lives on
+  Socket socket_;
 };
 
 TEST_F(Control, HearsWhatIsAskedInOrder) {
-  ASSERT_TRUE(socket_->open(path_.c_str()));
-  EXPECT_FALSE(socket_->receive());
+  ASSERT_TRUE(socket_.open(path_.c_str()));
+  EXPECT_FALSE(socket_.receive());
   ASSERT_TRUE(send(request(Mode::kTcp, 7)));
   ASSERT_TRUE(send(request(Mode::kRdma, 8)));
-  const auto first = socket_->receive();
+  const auto first = socket_.receive();
   ASSERT_TRUE(first);
   EXPECT_EQ(first->mode, static_cast<std::uint16_t>(Mode::kTcp));
   EXPECT_EQ(first->serial, 7U);
-  EXPECT_EQ(socket_->receive()->serial, 8U);
-  EXPECT_FALSE(socket_->receive());
+  EXPECT_EQ(socket_.receive()->serial, 8U);
+  EXPECT_FALSE(socket_.receive());
 }
 
 TEST_F(Control, DropsWhatIsNoRequestAndHearsTheNext) {
-  ASSERT_TRUE(socket_->open(path_.c_str()));
+  ASSERT_TRUE(socket_.open(path_.c_str()));
   Request wrong = request(Mode::kTcp, 1);
   wrong.magic ^= 1;
   ASSERT_TRUE(send(wrong));
@@ -90,13 +89,13 @@ TEST_F(Control, DropsWhatIsNoRequestAndHearsTheNext) {
   ASSERT_TRUE(send(longer, sizeof longer));
   ASSERT_TRUE(send("", 0));
   ASSERT_TRUE(send(request(Mode::kAuto, 6)));
-  const auto heard = socket_->receive();
+  const auto heard = socket_.receive();
   ASSERT_TRUE(heard);
   EXPECT_EQ(heard->serial, 6U);
 }
 
 TEST_F(Control, TakesNoDescriptors) {
-  ASSERT_TRUE(socket_->open(path_.c_str()));
+  ASSERT_TRUE(socket_.open(path_.c_str()));
   Request asked = request(Mode::kTcp, 5);
   iovec bytes{&asked, sizeof asked};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -118,40 +117,39 @@ TEST_F(Control, TakesNoDescriptors) {
   ASSERT_EQ(sendmsg(fd, &message, 0), static_cast<ssize_t>(sizeof asked));
   close(fd);
   const auto before = open_descriptors();
-  EXPECT_TRUE(socket_->receive()) << "what it asks for is right all the same";
+  EXPECT_TRUE(socket_.receive()) << "what it asks for is right all the same";
   EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST_F(Control, TheFileIsItsOwnersAndReplacesADeadOne) {
-  ASSERT_TRUE(socket_->open(path_.c_str()));
-  close(socket_->fd());
-  new (socket_) Socket;
-  ASSERT_TRUE(socket_->open(path_.c_str()));
+  ASSERT_TRUE(socket_.open(path_.c_str()));
+  close(socket_.fd());
+  ASSERT_TRUE(socket_.open(path_.c_str()));
   struct stat status {};
   ASSERT_EQ(stat((path_ + kSuffix).c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777U, 0600U);
   ASSERT_TRUE(send(request(Mode::kTcp, 3)));
-  EXPECT_TRUE(socket_->receive());
+  EXPECT_TRUE(socket_.receive());
 }
 
 TEST_F(Control, AnotherUserIsNotHeardEvenWhereTheFileLetsHim) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
-  ASSERT_TRUE(socket_->open(path_.c_str()));
+  ASSERT_TRUE(socket_.open(path_.c_str()));
   ASSERT_EQ(chmod((path_ + kSuffix).c_str(), 0666), 0);
   const pid_t other = fork();
   if (other == 0) _exit(setuid(65534) == 0 && send(request(Mode::kTcp, 9)) ? 0 : 1);
   int status = 0;
   ASSERT_EQ(waitpid(other, &status, 0), other);
   ASSERT_EQ(status, 0);
-  EXPECT_FALSE(socket_->receive());
+  EXPECT_FALSE(socket_.receive());
   ASSERT_TRUE(send(request(Mode::kTcp, 10)));
-  EXPECT_EQ(socket_->receive()->serial, 10U);
+  EXPECT_EQ(socket_.receive()->serial, 10U);
 }
 
 TEST_F(Control, APathThatIsTooLongIsNoSocket) {
-  EXPECT_FALSE(socket_->open(("/tmp/" + std::string(200, 'x')).c_str()));
-  EXPECT_EQ(socket_->fd(), -1);
-  EXPECT_FALSE(socket_->open("/nowhere/at/all"));
+  EXPECT_FALSE(socket_.open(("/tmp/" + std::string(200, 'x')).c_str()));
+  EXPECT_EQ(socket_.fd(), -1);
+  EXPECT_FALSE(socket_.open("/nowhere/at/all"));
 }
 
 }  // namespace
