@@ -130,6 +130,7 @@ class Agent final : public StreamHost, public TransportEvents {
   // side need not ask all the time. Less than kPromotionTimeoutNs.
   static constexpr std::int64_t kKeptRequestNs = 3'000'000'000;
   static constexpr std::size_t kMaxKeptRequests = 64;
+  static constexpr std::size_t kTidyKept = 256;
   // Until such a request follows another that was not left to wait.
   static constexpr std::int64_t kKeptPauseNs = 200'000'000;
   static constexpr std::int64_t kReturnPauseNs = 5'000'000;
@@ -200,6 +201,8 @@ class Agent final : public StreamHost, public TransportEvents {
   // Streams that the other end keeps on TCP; one of them asks for all.
   struct KeptByPeer {
     std::deque<std::weak_ptr<Stream>> streams;
+    // Those that have ended are let go when there are so many: each holds a stream's memory.
+    std::size_t tidy_at = kTidyKept;
     std::uint64_t envoy = 0;  // the id of the one that has been sent
     std::int64_t asked_ns = 0;
     std::int64_t next_ns = 0;  // when the next one asks

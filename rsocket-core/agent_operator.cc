@@ -104,6 +104,10 @@ void Agent::note_kept_by_peer(const StreamPtr& stream) noexcept {
   const std::int64_t now = sys::now_ns();
   try {
     KeptByPeer& kept = kept_by_peer_[stream->tuple().remote];
+    if (kept.streams.size() >= kept.tidy_at) {
+      std::erase_if(kept.streams, [](const std::weak_ptr<Stream>& known) { return known.expired(); });
+      kept.tidy_at = std::max(2 * kept.streams.size(), kTidyKept);
+    }
     kept.streams.push_back(stream);
     if (kept.envoy == stream->id()) {
       kept.envoy = 0;

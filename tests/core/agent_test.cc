@@ -2,6 +2,7 @@
 #include "rsocket-core/agent.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/eventfd.h>
 #include <sys/un.h>
 
@@ -292,6 +293,26 @@ TEST_F(AgentTest, OneStreamAsksForAllThatThePeerKeeps) {
   EXPECT_EQ(asked().size(), kStreams + 1) << "whatever is sent";
   give_channel(asked().back());
   ASSERT_TRUE(wait_asked(2 * kStreams)) << "then all others";
+}
+
+TEST_F(AgentTest, StreamsThatHaveEndedAreNotKeptInMindForThePeer) {
+  open(StreamRole::kConnect);
+  ASSERT_TRUE(wait_asked(1));
+  refuse(asked().back(), Reason::kOperator);
+  ASSERT_TRUE(wait_asked(2)) << "the one that lives goes and asks for all";
+  constexpr std::size_t kMany = 1000;
+  const std::size_t before = asked().size();
+  const std::size_t used = mallinfo2().uordblks;
+  for (std::size_t i = 0; i < kMany; ++i) {
+    open(StreamRole::kConnect);
+    ASSERT_TRUE(wait_asked(before + i + 1));
+    refuse(asked().back(), Reason::kOperator);
+    settle();
+    connections_.pop_back();
+  }
+  settle();
+  // A weak_ptr holds the memory of what std::make_shared() has made.
+  EXPECT_LT(mallinfo2().uordblks, used + kMany * sizeof(Stream) / 2);
 }
 
 TEST_F(AgentTest, WhoIsSentForAllIsAnotherOneEachTime) {
