@@ -101,6 +101,8 @@ void Agent::remember_without(const Endpoint& peer) noexcept {
 
 void Agent::start(const StreamPtr& stream) noexcept {
   drop_request(*stream);
+  // Its program and the operator may ask for it at the same time.
+  if (stream->request != 0) return;
   if (remembered_without(stream->tuple().remote)) {
     stream->promotion_refused(Reason::kPeerHasNoRingroad, Reason::kNone);
     return;

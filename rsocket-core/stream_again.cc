@@ -167,7 +167,9 @@ bool Stream::let_off_tcp(bool at_once) noexcept {
     peer_keeps_ = false;
     retries_ = fork_pauses_ = return_pauses_ = 0;
     if (state() == State::kOnTcp) reason_ = Reason::kPending;
-    if (role_ == StreamRole::kConnect && state() != State::kOnChannel) {
+    // What is on its way to a channel has been asked for.
+    if (role_ == StreamRole::kConnect &&
+        (state() == State::kOnTcp || state() == State::kResuming)) {
       start = at_once && state() == State::kOnTcp;
       start_when_back_ = at_once && state() == State::kResuming;
       retry_at_uses_.store(0, std::memory_order_relaxed);

@@ -280,6 +280,21 @@ TEST_F(AgentTest, ARequestThatIsNotWantedAnyMoreIsCancelledAndItsChannelDropped)
   EXPECT_EQ(stream.state(), State::kConnecting) << "or its refusal";
 }
 
+TEST_F(AgentTest, AStreamThatIsAskedForTwiceHasOneRequest) {
+  Stream& stream = open(StreamRole::kConnect);
+  ASSERT_TRUE(wait_asked(1));
+  const auto cancelled = transport().cancelled().size();
+  // Its program and the operator ask at the same time.
+  process_.agent->start_promotion(stream);
+  process_.set(control::Mode::kRdma);
+  stream.note_use(1000, 1000);
+  settle();
+  settle();
+  EXPECT_EQ(stream.state(), State::kConnecting);
+  EXPECT_EQ(asked().size(), 1U);
+  EXPECT_EQ(transport().cancelled().size(), cancelled);
+}
+
 TEST_F(AgentTest, OneStreamAsksForAllThatThePeerKeeps) {
   constexpr std::size_t kStreams = 5;
   for (std::size_t i = 0; i < kStreams; ++i) open(StreamRole::kConnect);

@@ -128,6 +128,18 @@ TEST(StreamAgain, LetOffItAsksWithItsNextUseOrAtOnce) {
   idle.promote();
 }
 
+TEST(StreamAgain, OneThatIsOnItsWayToAChannelIsNotAskedForAgain) {
+  StreamPair p;
+  p.a->note_use(1, 1);
+  ASSERT_EQ(1, p.host.asked);
+  ASSERT_EQ(Reason::kNone, p.a->promotion_started(p.a_nonce));
+  for (const bool at_once : {true, false}) {
+    EXPECT_FALSE(p.a->let_off_tcp(at_once));
+    p.a->note_use(1000, 1000);
+    EXPECT_EQ(1, p.host.asked) << at_once;
+  }
+}
+
 TEST(StreamAgain, OneThatIsLetOffWhileItLeavesStartsWhenItIsBack) {
   StreamPair p;
   p.promote();
