@@ -27,6 +27,8 @@ struct Version {
 using Versions = std::vector<Version>;
 
 const char* named_by_environment = nullptr;
+const std::string* absolute = nullptr;  // the same, where it was not
+Version* root = nullptr;  // what "/" was when the policy was read first
 std::atomic<const policy::Policy*> in_use{nullptr};
 // Never destroyed: a thread may be looking at any of them, and edits are few.
 struct Held {
@@ -34,7 +36,13 @@ struct Held {
   Held* before;
 };
 Held* former = nullptr;
-Versions* versions_read = nullptr;  // never destroyed: the agent thread may run on at exit
+// Nor are these, and they are replaced as a whole: the agent thread may run on at exit, and a child
+// may be forked meanwhile.
+struct Read {
+  Versions versions;
+  const Read* before;
+};
+std::atomic<const Read*> last_read{nullptr};
 
 Version version_of(const std::string& path) noexcept {
   struct stat status {};
@@ -88,10 +96,12 @@ Outcome read_policy() {
     const sys::DescriptorTurn turn;  // opens files, under low numbers
     loaded = policy::Policy::load_default(named_by_environment);
   }
-  *versions_read = versions_of(all_paths(loaded ? loaded.policy.get() : current()));
-  if (!std::equal(before.begin(), before.end(), versions_read->begin())) {
-    *versions_read = before;  // edited meanwhile, and not the same the next time
+  Versions versions = versions_of(all_paths(loaded ? loaded.policy.get() : current()));
+  if (!std::equal(before.begin(), before.end(), versions.begin())) {
+    versions = before;  // edited meanwhile, and not the same the next time
   }
+  last_read.store(new Read{std::move(versions), last_read.load(std::memory_order_relaxed)},
+                  std::memory_order_release);
   Outcome outcome;
   if (!loaded) {
     outcome.what = Outcome::What::kRefused;
@@ -111,7 +121,16 @@ Outcome read_policy() {
 
 Outcome load(const char* named) {
   named_by_environment = named;
-  versions_read = new Versions;
+  // A daemon leaves the directory that it was started in.
+  if (named != nullptr && named[0] != '\0' && named[0] != '/') {
+    char directory[4096];
+    const long n = sys::call(SYS_getcwd, directory, sizeof directory);
+    if (n > 0 && directory[0] == '/') {
+      absolute = new std::string(std::string(directory) + "/" + named);
+      named_by_environment = absolute->c_str();
+    }
+  }
+  root = new Version(version_of("/"));
   return read_policy();
 }
 
@@ -138,8 +157,13 @@ void take_events(int watch_fd) noexcept {
 }
 
 Outcome reload(int watch_fd) {
+  // After chroot(2) the names are other files', or nobody's.
+  const Version now = version_of("/");
+  if (now.device != root->device || now.inode != root->inode) return {};
   watch_all(watch_fd);  // before anything is read: what is edited later is another event
-  if (versions_of(all_paths(current())) == *versions_read) return {};
+  if (versions_of(all_paths(current())) == last_read.load(std::memory_order_acquire)->versions) {
+    return {};
+  }
   Outcome outcome = read_policy();
   watch_all(watch_fd);  // other files may have come in
   return outcome;

@@ -34,6 +34,9 @@ void Agent::watch_operator() noexcept {
   if (options_.watch_policy != nullptr) {
     policy_fd_ = options_.watch_policy();
     watch(policy_fd_, kPolicyCookie);
+    // The policy was read when the program made its first call, or by the parent of a child: what has
+    // been edited between then and now, nobody has been told of.
+    reload_ns_ = 0;
   }
 }
 
@@ -57,8 +60,9 @@ void Agent::obey_operator() noexcept {
 void Agent::reload_policy(std::int64_t now_ns) noexcept {
   if (reload_ns_ > now_ns) return;
   reload_ns_ = kForever;
+  if (!options_.reload_policy(policy_fd_)) return;
   policy_edited_.store(true);
-  if (options_.reload_policy(policy_fd_)) apply_to_all();
+  apply_to_all();
 }
 
 // A stream that is made meanwhile is seen here, or sees the change (make_stream()).

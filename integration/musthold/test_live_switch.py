@@ -7,6 +7,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -317,6 +318,58 @@ def test_a_listener_of_before_an_edit_that_allows_it_is_answered_for(host):
                 time.sleep(1.1)  # for as long as a client remembers that nobody answered
         finally:
             server.kill()
+
+
+ASK_LATER = """if True:
+    import os, socket, sys
+    known, port = map(int, sys.argv[1:])
+    socket.create_connection(("127.0.0.1", known)).close()  # no rule's: the policy is read all the same
+    os.chdir("/")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with socket.create_connection(("127.0.0.1", port)) as asker:
+        for _ in range(20):
+            asker.sendall(b"word\\n")
+            assert asker.recv(100) == b"word\\n"
+        print("talked", flush=True)
+        sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_an_edit_from_before_the_first_connection_is_taken_up_with_it(host, preload, relative):
+    with Pair(preload, 0) as pair, socket.create_server(("127.0.0.1", 0)) as other:
+        own = host.policy("own", [str(pair.port)], promote_after="{ messages = 2 }")
+        environment = {**os.environ, **host.preload(own.name if relative else own)}
+        with subprocess.Popen(["/usr/bin/python3", "-I", "-c", ASK_LATER,
+                               str(other.getsockname()[1]), str(pair.port)],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                              cwd=own.parent, env=environment) as late:
+            try:
+                assert late.stdout.readline() == "ready\n"
+                edit(own, '"shm"', '"tcp"')
+                late.stdin.write("go\n")
+                late.stdin.flush()
+                assert late.stdout.readline() == "talked\n"
+                wait_for_states(host, late.pid, ("tcp", "ON_TCP", "policy"))
+                assert host.ss(late.pid)["policy"]["status"] == "loaded"
+            finally:
+                late.kill()
+
+
+def test_a_child_takes_up_an_edit_from_between_its_fork_and_its_first_connection(host, preload):
+    own = host.policy("own", ["1-65535"], promote_after="{ messages = 2 }")
+    with support.Talker("prefork", "127.0.0.1", 0, preload=host.preload(own)) as server:
+        port = int(server.line().split()[1])
+        edit(own, '"shm"', '"tcp"')
+        with support.Talker("ask", "127.0.0.1", port, preload=preload) as asker:
+            assert asker.line() == "connected"
+            Pair.say(asker, 8)
+            support.wait_for(
+                lambda: [state[:3] for child in support.children(server.pid)
+                         for state in states(host, child)] in ([("tcp", "ON_TCP", "policy")], []),
+                "the child to follow")
+            assert states(host, asker.pid)[0][0] == "tcp"
 
 
 # ---- What can go wrong
