@@ -116,8 +116,15 @@ StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
         if (role == StreamRole::kAccept) accepted_[tuple] = stream;
         expected = role == StreamRole::kAccept && requests_wait_.load(std::memory_order_relaxed);
       }
-      // Now that apply_to_all() would find it.
-      if (const Reason why = why_kept(*stream); why != Reason::kNone) stream->keep_on_tcp(why);
+      // Now that apply_to_all() would find it. Both look again after each change, so that the last
+      // word is about what holds.
+      for (Reason why; (why = why_kept(*stream)) != stream->kept();) {
+        if (why != Reason::kNone) {
+          stream->keep_on_tcp(why);
+        } else {
+          stream->let_off_tcp(false);
+        }
+      }
     } catch (const std::bad_alloc&) {
       stream.reset();
     }
