@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "cli/operator_request.h"
 #include "cli/segment_reader.h"
@@ -30,18 +31,22 @@ class Interruptible {
     interrupted = false;
     struct sigaction action {};
     action.sa_handler = [](int) { interrupted = true; };
-    sigaction(SIGINT, &action, &before_[0]);
-    sigaction(SIGTERM, &action, &before_[1]);
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &before_[i]);
   }
   ~Interruptible() {
-    sigaction(SIGINT, &before_[0], nullptr);
-    sigaction(SIGTERM, &before_[1], nullptr);
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+      sigaction(kSignals[i], &before_[i], nullptr);
+    }
+    // What is still to be said must not end the process before it has stopped the load.
+    signal(SIGPIPE, SIG_IGN);
   }
   Interruptible(const Interruptible&) = delete;
   Interruptible& operator=(const Interruptible&) = delete;
 
  private:
-  struct sigaction before_[2];
+  // A terminal that goes away, or a pager that is left, is no reason to leave servers where they are.
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT};
+  struct sigaction before_[std::size(kSignals)];
 };
 
 // User and system time, all threads, also those that have ended: proc(5), fields 14 and 15.
