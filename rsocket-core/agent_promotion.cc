@@ -333,10 +333,11 @@ void Agent::on_request(Transport& transport, PromotionId id,
     return;
   }
   const std::int64_t now = sys::now_ns();
-  const std::int64_t look =
-      family_.exists() ? now + kFirstLookNs : std::numeric_limits<std::int64_t>::max();
   const StreamPtr stream = accepted(request.tuple);
   const bool kept = stream != nullptr && stream->kept() != Reason::kNone;
+  // Who lets it off says so (apply_to_all()): an idle process shall stay idle.
+  const std::int64_t look = family_.exists() && !kept ? now + kFirstLookNs
+                                                      : std::numeric_limits<std::int64_t>::max();
   if (kept && unknown_.size() >= kMaxKeptRequests) {
     transport.refuse(id, Reason::kOperator);
     return;

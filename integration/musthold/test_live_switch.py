@@ -134,6 +134,26 @@ def test_a_stream_that_the_accepting_end_keeps_costs_no_work(host, preload):
         assert max(spent) <= 2 / os.sysconf("SC_CLK_TCK"), spent
 
 
+def test_a_preforked_worker_whose_streams_are_kept_sleeps(host, preload):
+    with Pair(preload, 1, how="prefork", host=host) as pair:
+        worker = next(child for child in support.children(pair.server.pid) if host.streams(child))
+        set_mode(host, worker, "tcp")
+        time.sleep(0.5)  # until what the change itself costs is over
+        before = wake_ups(worker)
+        time.sleep(6)  # the window that is measured
+        assert wake_ups(worker) - before <= 5, "two requests of the other end's, and no looking in between"
+
+
+def wake_ups(pid):
+    """Of the library's thread."""
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/status", encoding="utf-8") as status:
+            fields = dict(line.split(":", 1) for line in status)
+        if fields["Name"].strip() == "ringroad":
+            return int(fields["voluntary_ctxt_switches"])
+    raise AssertionError(f"process {pid} has no thread of the library's")
+
+
 def processor_time(pid):
     with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
         fields = stat.read().rpartition(")")[2].split()
