@@ -318,6 +318,8 @@ Family::Member Agent::expect_child() noexcept {
       if (listener.rendezvous >= 0) family_.lead(endpoint, Carrier::kShm, nobody);
       if (listener.rdma) family_.lead(endpoint, Carrier::kRdma, nobody);
     }
+    pid_t nobody;
+    if (policy_fd_.load(std::memory_order_relaxed) >= 0) family_.lead_watching(nobody);
   }
   return family_.reserve();
 }
@@ -356,7 +358,7 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&unknown_) std::map<PromotionId, Unknown>;
   new (&kept_by_peer_) std::map<Endpoint, KeptByPeer>;
   control_ = nullptr;
-  policy_fd_ = -1;
+  policy_fd_.store(-1);
   reload_ns_ = kForever;
   new (&peers_without_) std::map<Endpoint, Absent>;
   new (&answering_) std::map<Endpoint, Answering>;
@@ -413,12 +415,14 @@ void Agent::run() noexcept {
       } else if (cookie == kControlCookie) {
         obey_operator();
       } else if (cookie == kPolicyCookie) {
-        options_.take_policy_events(policy_fd_);
-        reload_ns_ = std::min(reload_ns_, sys::now_ns() + kPolicySettlesNs);
+        options_.take_policy_events(policy_fd_.load(std::memory_order_relaxed));
+        policy_may_be_edited();
       } else if (cookie == kLeaderCookie) {
         forget_leaders();
         listen_pause_ns_ = kListenAgainNs;
         listen_again_ns_ = 0;
+        watch_policy();
+        policy_may_be_edited();
       } else {
         const auto it = watched_.find(cookie >> 2);
         if (it == watched_.end()) continue;

@@ -127,8 +127,9 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::int64_t kLongestLookNs = 100'000'000;
   static constexpr unsigned kMaxHops = 2;
   // A request for a stream that the operator keeps on TCP waits for that to end, so that the other
-  // side need not ask all the time. Less than kPromotionTimeoutNs.
-  static constexpr std::int64_t kKeptRequestNs = 3'000'000'000;
+  // side need not ask all the time. The other side waits for kAnswerNs (shm_transport.h), less the
+  // time that the request takes.
+  static constexpr std::int64_t kKeptRequestNs = 2'000'000'000;
   static constexpr std::size_t kMaxKeptRequests = 64;
   static constexpr std::size_t kTidyKept = 256;
   // Until such a request follows another that was not left to wait.
@@ -231,6 +232,10 @@ class Agent final : public StreamHost, public TransportEvents {
 
   // ---- agent thread (agent_operator.cc)
   void watch_operator() noexcept;
+  bool watch(int fd, Cookie cookie) noexcept;
+  void watch_policy() noexcept;
+  void policy_may_be_edited() noexcept;
+  void note(const char* line) noexcept;
   void obey_operator() noexcept;
   void reload_policy(std::int64_t now_ns) noexcept;
   void apply_to_all() noexcept RR_EXCLUDES(mutex_);
@@ -305,7 +310,7 @@ class Agent final : public StreamHost, public TransportEvents {
 
   // Agent thread only.
   control::Socket* control_ = nullptr;
-  int policy_fd_ = -1;
+  std::atomic<int> policy_fd_{-1};  // read by a thread that forks
   std::int64_t reload_ns_ = std::numeric_limits<std::int64_t>::max();
   std::map<Endpoint, KeptByPeer> kept_by_peer_;
   std::map<std::uint64_t, Watched> watched_;

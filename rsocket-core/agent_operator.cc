@@ -15,29 +15,52 @@ constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 
 }  // namespace
 
+bool Agent::watch(int fd, Cookie cookie) noexcept {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = cookie;
+  return fd >= 0 &&
+         sys::epoll_ctl(epoll_fd_.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void Agent::note(const char* line) noexcept {
+  if (options_.log != nullptr) options_.log(line);
+}
+
 void Agent::watch_operator() noexcept {
-  const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
-  const auto watch = [&](int fd, std::uint64_t cookie) noexcept {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = cookie;
-    return fd >= 0 && sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
-  };
   if (segment_ != nullptr) {
     control_ = new (std::nothrow) control::Socket;
-    if (control_ != nullptr && control_->open(segment_->path())) {
-      watch(control_->fd(), kControlCookie);
+    if (control_ == nullptr || !control_->open(segment_->path()) ||
+        !watch(control_->fd(), kControlCookie)) {
+      note("ringroad set cannot reach this process: its socket cannot be made");
     }
     segment_->header().operator_mode.store(
         static_cast<std::uint32_t>(mode_.load(std::memory_order_relaxed)));
   }
-  if (options_.watch_policy != nullptr) {
-    policy_fd_ = options_.watch_policy();
-    watch(policy_fd_, kPolicyCookie);
-    // The policy was read when the program made its first call, or by the parent of a child: what has
-    // been edited between then and now, nobody has been told of.
-    reload_ns_ = 0;
+  watch_policy();
+  // The policy was read when the program made its first call, or by the parent of a child: what has
+  // been edited between then and now, nobody has been told of.
+  if (options_.reload_policy != nullptr) reload_ns_ = 0;
+}
+
+// One process of a family does, and tells the others: a user has few inotify instances, and other
+// programs of his need them, too (inotify(7), max_user_instances).
+void Agent::watch_policy() noexcept {
+  if (options_.watch_policy == nullptr || policy_fd_.load(std::memory_order_relaxed) >= 0) return;
+  pid_t watcher;
+  if (family_.exists() && !family_.lead_watching(watcher)) {
+    watch_leader(watcher);
+    // It may have ended before it was watched.
+    if (!family_.lead_watching(watcher)) return;
   }
+  const int fd = options_.watch_policy();
+  policy_fd_.store(fd, std::memory_order_relaxed);
+  if (!watch(fd, kPolicyCookie)) note("the policy cannot be watched: edits are not taken up");
+}
+
+void Agent::policy_may_be_edited() noexcept {
+  if (options_.reload_policy == nullptr) return;
+  reload_ns_ = std::min(reload_ns_, sys::now_ns() + kPolicySettlesNs);
 }
 
 // ---- What this process' operator asks for
@@ -46,11 +69,9 @@ void Agent::obey_operator() noexcept {
   while (const std::optional<control::Request> request = control_->receive()) {
     const auto mode = static_cast<control::Mode>(request->mode);
     mode_.store(mode);
-    if (options_.log != nullptr) {
-      char line[64];
-      std::snprintf(line, sizeof line, "the operator asks for %s", control::mode_name(mode));
-      options_.log(line);
-    }
+    char line[64];
+    std::snprintf(line, sizeof line, "the operator asks for %s", control::mode_name(mode));
+    note(line);
     apply_to_all();
     segment_->header().operator_mode.store(request->mode, std::memory_order_relaxed);
     segment_->header().operator_serial.store(request->serial, std::memory_order_release);
@@ -60,7 +81,9 @@ void Agent::obey_operator() noexcept {
 void Agent::reload_policy(std::int64_t now_ns) noexcept {
   if (reload_ns_ > now_ns) return;
   reload_ns_ = kForever;
-  if (!options_.reload_policy(policy_fd_)) return;
+  const int fd = policy_fd_.load(std::memory_order_relaxed);
+  if (fd >= 0 && family_.exists()) family_.tell();
+  if (!options_.reload_policy(fd)) return;
   policy_edited_.store(true);
   apply_to_all();
 }

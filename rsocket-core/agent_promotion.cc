@@ -13,13 +13,6 @@
 namespace ringroad {
 namespace {
 
-bool watch(int epoll_fd, Transport& transport, std::uint64_t cookie) noexcept {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = cookie;
-  return sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, transport.event_fd(), &event) == 0;
-}
-
 // An address of this host: nothing else can be bound to.
 bool is_on_this_host(const Endpoint& endpoint) noexcept {
   if (endpoint.is_loopback()) return true;
@@ -40,8 +33,7 @@ bool is_on_this_host(const Endpoint& endpoint) noexcept {
 Transport* Agent::shm_transport(Reason& why) noexcept {
   if (shm_ == nullptr) {
     shm_.reset(make_shm_transport(*this, next_promotion_id, why));
-    if (shm_ != nullptr &&
-        !watch(epoll_fd_.load(std::memory_order_relaxed), *shm_, kShmCookie)) {
+    if (shm_ != nullptr && !watch(shm_->event_fd(), kShmCookie)) {
       shm_.reset();
       why = Reason::kNoMemory;
     }
@@ -54,8 +46,7 @@ Transport* Agent::verbs_transport(Reason& why) noexcept {
     verbs_tried_ = true;
     verbs_why_ = Reason::kNoVerbsLibrary;
     if (options_.load_verbs != nullptr) verbs_.reset(options_.load_verbs(*this, verbs_why_));
-    if (verbs_ != nullptr &&
-        !watch(epoll_fd_.load(std::memory_order_relaxed), *verbs_, kVerbsCookie)) {
+    if (verbs_ != nullptr && !watch(verbs_->event_fd(), kVerbsCookie)) {
       verbs_.reset();
       verbs_why_ = Reason::kNoMemory;
     }
@@ -335,6 +326,7 @@ void Agent::on_request(Transport& transport, PromotionId id,
   const std::int64_t now = sys::now_ns();
   const StreamPtr stream = accepted(request.tuple);
   const bool kept = stream != nullptr && stream->kept() != Reason::kNone;
+  static_assert(kKeptRequestNs + 1'000'000'000 <= ShmTransport::kAnswerNs);
   // Who lets it off says so (apply_to_all()): an idle process shall stay idle.
   const std::int64_t look = family_.exists() && !kept ? now + kFirstLookNs
                                                       : std::numeric_limits<std::int64_t>::max();

@@ -461,6 +461,10 @@ bool Family::lead(const Endpoint& listener, Carrier carrier, pid_t& holder) noex
 void Family::stop_leading(const Endpoint& listener, Carrier carrier) noexcept {
   if (!exists()) return;
   lock(lock_of(listener, carrier), false);
+  tell();
+}
+
+void Family::tell() noexcept {
   if (news_fd_ >= 0) sys::signal_eventfd(news_fd_);
 }
 

@@ -97,7 +97,11 @@ class Family {
   // else `holder` is that one's number, or 0 where it has none here.
   bool lead(const Endpoint& listener, Carrier carrier, pid_t& holder) noexcept;
   void stop_leading(const Endpoint& listener, Carrier carrier) noexcept;
-  // An eventfd that is signalled when a member has stopped leading. To be waited for by edges, not read.
+  // The same for who watches the policy's files, and tells the others.
+  bool lead_watching(pid_t& holder) noexcept { return lead(Endpoint{}, Carrier::kTcp, holder); }
+  void tell() noexcept;
+  // An eventfd that is signalled by tell(), and when a member has stopped leading. To be waited for
+  // by edges, not read.
   int news_fd() const noexcept { return news_fd_; }
 
  private:

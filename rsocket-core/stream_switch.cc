@@ -86,7 +86,6 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
   if (state() != State::kOnTcp || pinned_ || app_closed_ || shared()) return Reason::kBusy;
-  slot_->peer_reason.store(0, std::memory_order_relaxed);
   step(StreamEvent::kStart, Reason::kPending);
   known_to_agent_.store(true, std::memory_order_relaxed);
   nonce_ = nonce;
@@ -267,6 +266,7 @@ void Stream::maybe_switched() noexcept {
   }
   retries_ = 0;
   switched_ns_ = sys::now_ns();
+  slot_->peer_reason.store(0, std::memory_order_relaxed);
   if (pending_shut_wr_) send_fin();
   if (app_closed_) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
   wake_all();
