@@ -7,7 +7,6 @@ namespace ringroad::test {
 namespace {
 
 constexpr State kOnTcp = State::kOnTcp;
-constexpr State kOnChannel = State::kOnChannel;
 
 bool both(const StreamPair& p, State state) {
   return p.a->state() == state && p.b->state() == state;
@@ -21,7 +20,9 @@ void come_back(StreamPair& p, Stream& leaver, Reason reason) {
 // One message each way, whatever carries it.
 void talk(StreamPair& p, const std::string& text) {
   const std::pair<Stream*, Stream*> directions[] = {{p.a.get(), p.b.get()}, {p.b.get(), p.a.get()}};
-  for (const auto& [from, to] : directions) {
+  for (const auto& direction : directions) {
+    Stream* const from = direction.first;
+    Stream* const to = direction.second;
     ASSERT_EQ(static_cast<ssize_t>(text.size()), send_text(*from, text));
     std::string got;
     ASSERT_TRUE(p.pump_until([&] {
