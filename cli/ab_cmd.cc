@@ -171,9 +171,15 @@ int run(const Arguments& arguments, const std::vector<std::string>& words) {
       "often chance alone would give one so far from 1.");
   double errors = 0;
   std::size_t elsewhere = 0;
+  std::uint64_t still = 0;
   for (const Phase& phase : result.phases) {
+    if (phase.messages_per_s <= 0) ++still;
     errors += phase.errors_per_s * phase.seconds;
     elsewhere += phase.elsewhere;
+  }
+  if (still > 0) {
+    std::printf("In %s the processes received nothing: their rounds are in no RATIO.\n",
+                counted(still, "phase").c_str());
   }
   if (errors > 0) std::printf("The load reported errors or reconnections: about %.0f.\n", errors);
   if (elsewhere > 0) {

@@ -24,9 +24,8 @@ std::string cannot_ask(int error) {
   switch (error) {
     case ENOENT:
     case ECONNREFUSED:
-      return "it has had no connection or listener that its policy lets off TCP, and nobody "
-             "listens "
-             "for what an operator asks";
+      return "nobody listens there: it has had no connection or listener that its policy lets off "
+             "TCP, or its socket could not be made, which its log says";
     case EACCES:
     case EPERM:
       return "it belongs to another user: ask as that user or as root";

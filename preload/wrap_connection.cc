@@ -294,7 +294,9 @@ int rr_close(int fd) {
 
 int rr_close_range(unsigned first, unsigned last, int flags) {
   // CLOSE_RANGE_CLOEXEC closes nothing now.
-  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0 || first > last) return real().close_range(first, last, flags);
+  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0 || first > last) {
+    return real().close_range(first, last, flags);
+  }
   return cancellation::no_point<close_stretches>(first, last, flags);
 }
 

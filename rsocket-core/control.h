@@ -4,9 +4,9 @@
 //   <directory>/<pid>.control    0600, made by the agent thread
 //
 //   0       4         6      8        16
-//   | magic | version | mode | serial |      with SCM_CREDENTIALS, which the kernel vouches for
-//   (unix(7))
+//   | magic | version | mode | serial |
 //
+// with SCM_CREDENTIALS, which the kernel vouches for (unix(7)).
 // Nobody is answered: the process writes what it has done into its statistics file (stats.h:
 // operator_mode, operator_serial), where the asker reads it, also of a process that is too busy to
 // talk. Root and the user that the process runs as may ask.
@@ -25,8 +25,7 @@ inline constexpr const char* kSuffix = ".control";
 enum class Mode : std::uint16_t {
   kAuto = 0,  // as the policy says
   kTcp = 1,   // every stream on TCP
-  kRdma =
-      2,  // every stream that the policy lets off TCP is promoted at once, whatever its threshold
+  kRdma = 2,  // what the policy lets off TCP is promoted at once, whatever the rule's threshold
 };
 inline constexpr Mode kLastMode = Mode::kRdma;
 

@@ -110,6 +110,14 @@ def test_a_load_that_ends_too_early_is_told_with_what_was_measured(host, server,
     assert host.ss(server.pid)["operator"] == "auto"
 
 
+def test_phases_in_which_nothing_was_received_are_told(host, server):
+    done = subprocess.run(
+        command(host, server.pid, "--period", "100ms", "--rounds", 1, "--warm-up", "0s", "--",
+                "sleep", support.ANSWER_S),
+        capture_output=True, text=True, check=False, timeout=support.ANSWER_S)
+    assert done.returncode == 0 and "In 2 phases the processes received nothing" in done.stdout, done
+
+
 def test_wrong_words_start_nothing(host, server, preload, tmp_path):
     ran = tmp_path / "ran"
     for words in ([server.pid], ["--", "touch", ran], [os.getpid(), "--", "touch", ran],

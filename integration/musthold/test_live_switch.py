@@ -85,6 +85,19 @@ def states(host, pid):
             for stream in host.streams(pid)]
 
 
+def refusals(host, pid):
+    return host.ss(pid)["promotions_refused"].get("peer_refused", 0)
+
+
+def wait_until_told(host, pair):
+    """Every asker has been told by its server that the operator keeps its stream; one of them by a
+    refusal, which is the last thing that the change itself leads to."""
+    support.wait_for(lambda: all(states(host, asker.pid)[0][3] == "operator"
+                                 for asker in pair.askers)
+                     and any(refusals(host, asker.pid) for asker in pair.askers),
+                     "the askers to be told")
+
+
 ON_CHANNEL = ("shm", "ON_CHANNEL", "none", "none")
 
 
@@ -124,7 +137,8 @@ def test_idle_streams_come_back_also_after_a_long_time(host, preload):
     """Longer than any request waits, and nothing is said meanwhile."""
     with Pair(preload, 2, host=host) as pair:
         set_mode(host, pair.server.pid, "tcp")
-        time.sleep(5)  # several requests of the askers'
+        support.wait_for(lambda: sum(refusals(host, asker.pid) for asker in pair.askers) >= 3,
+                         "requests that were refused")
         for asker in pair.askers:
             assert states(host, asker.pid)[0][0] == "tcp"
             assert states(host, asker.pid)[0][3] == "operator"
@@ -139,7 +153,7 @@ def test_a_stream_that_the_accepting_end_keeps_costs_no_work(host, preload):
         set_mode(host, pair.server.pid, "tcp")
         for asker in pair.askers:
             pair.say(asker)
-        time.sleep(0.5)  # until what the change itself costs is over
+        wait_until_told(host, pair)
         cost = [processor_time(asker.pid) for asker in pair.askers]
         time.sleep(3)  # the window that is measured
         spent = [processor_time(asker.pid) - before
@@ -151,7 +165,7 @@ def test_a_preforked_worker_whose_streams_are_kept_sleeps(host, preload):
     with Pair(preload, 1, how="prefork", host=host) as pair:
         worker = next(child for child in support.children(pair.server.pid) if host.streams(child))
         set_mode(host, worker, "tcp")
-        time.sleep(0.5)  # until what the change itself costs is over
+        wait_until_told(host, pair)
         before = wake_ups(worker)
         time.sleep(6)  # the window that is measured
         # A request of the other end's comes and is refused every two seconds; no looking in between.
@@ -349,7 +363,6 @@ def test_a_listener_of_before_an_edit_that_allows_it_is_answered_for(host):
                     if expected:
                         host.wait_for_channels(asker.pid, expected)
                     assert asker.finish() == 0
-                time.sleep(1.1)  # for as long as a client remembers that nobody answered
         finally:
             server.kill()
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <thread>
 
 #include "tests/cli/support.h"
@@ -221,6 +222,9 @@ TEST(SegmentReader, AnIdentityIsNeverHalfOfOneStreamAndHalfOfAnother) {
       slot->local.port = static_cast<std::uint16_t>(i % 60000);
       slot->channel.qpn = static_cast<std::uint32_t>(i % 60000);
       Segment::end(*slot);
+      // No program changes its slots all the time: a reader would find no moment between two changes.
+      const timespec pause{0, 1000};
+      if (i % 16384 == 0) nanosleep(&pause, nullptr);
     }
   });
   unsigned seen = 0;
