@@ -74,7 +74,8 @@ ordered_json to_json(const Settings& rule) {
           {"promote_after",
            {{"messages", or_null(rule.promote_after.messages)},
             {"bytes", or_null(rule.promote_after.bytes)}}},
-          {"wait_ns", rule.wait.count()}};
+          {"wait_ns", rule.wait.count()},
+          {"idle_ns", rule.idle.count()}};
 }
 
 int report_errors(const LoadResult& loaded, bool json) {
@@ -113,6 +114,7 @@ int check(const Arguments& arguments) {
     }
     print({{"valid", true},
            {"files", loaded.policy->sources()},
+           {"max_channels", loaded.policy->limits().max_channels},
            {"warnings", to_json(warnings)},
            {"rules", list}});
     return kValid;
@@ -163,6 +165,7 @@ void print_settings(const Settings& rule) {
   line("spin", policy::format_duration(rule.spin));
   line("promote_after", describe(rule.promote_after));
   line("wait", policy::format_duration(rule.wait));
+  line("idle", rule.idle.count() == 0 ? "keeps its channel" : policy::format_duration(rule.idle));
 }
 
 void print_explanation(const policy::Explanation& explanation) {

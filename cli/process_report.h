@@ -68,6 +68,9 @@ struct ProcessReport {
   std::string policy_detail;  // the first error, or the files that were read
   std::uint32_t policy_reloads = 0;
   control::Mode operator_mode = control::Mode::kAuto;
+  std::uint32_t max_channels = 0;  // 0: the process has no agent thread yet
+  std::uint32_t channels = 0;
+  std::uint64_t channels_given_back = 0;
   std::uint64_t operator_serial = 0;  // of the last request that was carried out; 0: none was
   std::vector<StreamReport> streams;  // by id
   CarrierTraffic closed;              // of streams that are gone

@@ -186,6 +186,9 @@ void report_header(const SegmentHeader& header, ProcessReport& out) {
   out.operator_mode = mode <= static_cast<std::uint32_t>(control::kLastMode)
                           ? static_cast<control::Mode>(mode)
                           : control::Mode::kAuto;
+  out.max_channels = header.max_channels.load(std::memory_order_relaxed);
+  out.channels = header.channels.load(std::memory_order_relaxed);
+  out.channels_given_back = header.channels_given_back.load(std::memory_order_relaxed);
   out.operator_serial = header.operator_serial.load(std::memory_order_relaxed);
   out.closed = traffic_of(header.closed);
   out.streams_opened = header.streams_opened.load(std::memory_order_relaxed);

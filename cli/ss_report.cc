@@ -90,6 +90,12 @@ std::string remark(const ProcessReport& process, OnlyCarrier only) {
     words.push_back("the operator asked for " +
                     std::string(control::mode_name(process.operator_mode)));
   }
+  if (process.max_channels > 0 && process.channels >= process.max_channels) {
+    words.push_back(process.max_channels == 1
+                        ? "the one channel that max_channels allows is taken"
+                        : "all " + std::to_string(process.max_channels) +
+                              " channels that max_channels allows are taken");
+  }
   if (process.unlisted > 0) {
     words.push_back(counted(process.unlisted, "more stream") + " found no slot to be listed in");
   }
@@ -187,6 +193,10 @@ ordered_json to_json(const ProcessReport& process, OnlyCarrier only) {
             {"channel", to_json(totals.channel, on_channel)}}},
           {"streams_opened", process.streams_opened},
           {"streams_promoted", process.streams_promoted},
+          {"channels",
+           {{"in_use", process.channels},
+            {"max", process.max_channels},
+            {"given_back", process.channels_given_back}}},
           {"unlisted", process.unlisted},
           {"unreadable", process.unreadable},
           {"promotions_refused", refused}};

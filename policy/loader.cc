@@ -84,7 +84,7 @@ class Loader {
     Error error;
     if (const auto root = parse_document(text, name, error)) {
       Report report(name, errors_, warnings_);
-      read_policy(*root, report, rules_);
+      read_policy(*root, report, rules_, limits_);
     } else {
       add_error(std::move(error));
     }
@@ -94,7 +94,8 @@ class Loader {
     LoadResult result;
     sort_by_position(errors_);
     if (errors_.empty()) {
-      result.policy.reset(new Policy(std::move(rules_), std::move(warnings_), std::move(sources_)));
+      result.policy.reset(new Policy(std::move(rules_), std::move(limits_), std::move(warnings_),
+                                     std::move(sources_)));
     }
     result.errors = std::move(errors_);
     return result;
@@ -188,6 +189,7 @@ class Loader {
   }
 
   std::vector<Rule> rules_;
+  Limits limits_;
   std::vector<Error> errors_;
   std::vector<Error> warnings_;
   std::vector<std::string> sources_;

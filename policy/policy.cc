@@ -79,9 +79,12 @@ std::string_view to_string(Criterion criterion) noexcept {
   return "";
 }
 
-Policy::Policy(std::vector<Rule> rules, std::vector<Error> warnings,
+Policy::Policy(std::vector<Rule> rules, Limits limits, std::vector<Error> warnings,
                std::vector<std::string> sources)
-    : rules_(std::move(rules)), warnings_(std::move(warnings)), sources_(std::move(sources)) {}
+    : rules_(std::move(rules)),
+      limits_(std::move(limits)),
+      warnings_(std::move(warnings)),
+      sources_(std::move(sources)) {}
 
 Policy::~Policy() = default;
 

@@ -110,15 +110,18 @@ class Policy {
 
   std::size_t rule_count() const noexcept;
   const Settings& rule(std::size_t index) const noexcept;  // REQUIRES: index < rule_count()
+  const Limits& limits() const noexcept { return limits_; }
 
   // The files that were read, in order.
   const std::vector<std::string>& sources() const noexcept { return sources_; }
 
  private:
-  Policy(std::vector<Rule> rules, std::vector<Error> warnings, std::vector<std::string> sources);
+  Policy(std::vector<Rule> rules, Limits limits, std::vector<Error> warnings,
+         std::vector<std::string> sources);
   friend class Loader;
 
   const std::vector<Rule> rules_;
+  const Limits limits_;
   const std::vector<Error> warnings_;
   const std::vector<std::string> sources_;
 };

@@ -9,8 +9,8 @@
 
 namespace ringroad::policy {
 
-// Appends to `rules`, which holds the rules of the files before this one. After an error the
-// rules are only good for finding more errors.
-void read_policy(const Value& root, Report& report, std::vector<Rule>& rules);
+// Appends to `rules`, which holds the rules of the files before this one, as `limits` does theirs.
+// After an error both are only good for finding more errors.
+void read_policy(const Value& root, Report& report, std::vector<Rule>& rules, Limits& limits);
 
 }  // namespace ringroad::policy

@@ -19,8 +19,8 @@ constexpr std::array<std::string_view, 3> kRoleWords = {"any", "connect", "accep
 constexpr std::array<std::string_view, 4> kViaWords = {"rdma", "shm", "auto", "tcp"};
 
 // What a rule that stays on TCP, or on this host, has no use for.
-constexpr std::array<std::string_view, 6> kUselessOnTcp = {"device", "traffic_class", "ring",
-                                                           "spin",   "promote_after", "wait"};
+constexpr std::array<std::string_view, 7> kUselessOnTcp = {
+    "device", "traffic_class", "ring", "spin", "promote_after", "wait", "idle"};
 constexpr std::array<std::string_view, 2> kUselessOnShm = {"device", "traffic_class"};
 
 const Entry* find(const Value& table, std::string_view key) noexcept {
@@ -51,6 +51,7 @@ class RuleReader {
   void read_spin(const Value& value);
   void read_promote_after(const Value& value);
   void read_wait(const Value& value);
+  void read_idle(const Value& value);
 
  private:
   template <typename Read>
@@ -68,7 +69,7 @@ struct Key {
   void (RuleReader::*read)(const Value&);
 };
 
-constexpr std::array<Key, 12> kKeys = {{
+constexpr std::array<Key, 13> kKeys = {{
     {"name", &RuleReader::read_name},
     {"subnet", &RuleReader::read_subnet},
     {"port", &RuleReader::read_port},
@@ -81,6 +82,7 @@ constexpr std::array<Key, 12> kKeys = {{
     {"spin", &RuleReader::read_spin},
     {"promote_after", &RuleReader::read_promote_after},
     {"wait", &RuleReader::read_wait},
+    {"idle", &RuleReader::read_idle},
 }};
 
 constexpr auto kKeyNames = [] {
@@ -104,9 +106,9 @@ Rule RuleReader::read() {
     has_subnet = has_subnet || nearest(entry.key, kKeyNames) == "subnet";
     if (key != kKeys.end()) {
       (this->*key->read)(entry.value);
-    } else if (entry.key == "version") {
+    } else if (entry.key == "version" || entry.key == "max_channels") {
       report_.error(entry.at,
-                    {"\"version\" is not a key of a rule", "put it above the first [[rule]]"});
+                    {quoted(entry.key) + " is not a key of a rule", "put it above the first [[rule]]"});
     } else {
       report_.error(entry.at, {"unknown key " + quoted(entry.key) + " in a rule",
                                suggestion(entry.key, kKeyNames)});
@@ -263,6 +265,10 @@ void RuleReader::read_promote_after(const Value& value) {
 
 void RuleReader::read_wait(const Value& value) {
   rule_.settings.wait = policy::read_wait(value, report_).value_or(kNoWait);
+}
+
+void RuleReader::read_idle(const Value& value) {
+  rule_.settings.idle = policy::read_idle(value, report_).value_or(kDefaultIdle);
 }
 
 void RuleReader::warn_of_useless_keys() {

@@ -29,6 +29,10 @@ constexpr std::chrono::nanoseconds kLongestSpin = std::chrono::seconds(1);
 constexpr std::chrono::nanoseconds kNoWait{0};
 constexpr std::chrono::nanoseconds kLongestWait = std::chrono::seconds(60);
 constexpr std::uint64_t kDefaultPromoteMessages = 4;
+constexpr std::chrono::nanoseconds kDefaultIdle = std::chrono::seconds(60);
+constexpr std::chrono::nanoseconds kLongestIdle = std::chrono::hours(24);
+constexpr std::uint32_t kDefaultMaxChannels = 1024;
+constexpr std::uint32_t kMostChannels = 65536;
 
 // Whichever given threshold is reached first; at least one is given.
 struct PromoteAfter {
@@ -53,6 +57,16 @@ struct Settings {
   std::chrono::nanoseconds spin = kDefaultSpin;  // upper bound of the polling budget
   PromoteAfter promote_after;
   std::chrono::nanoseconds wait = kNoWait;  // how long connect and accept may wait for promotion
+  // A stream that is not used for so long gives its channel back until it is used again; 0: it
+  // keeps it for as long as nobody else needs it.
+  std::chrono::nanoseconds idle = kDefaultIdle;
+};
+
+// What holds for each process as a whole, whatever the rule.
+struct Limits {
+  std::uint32_t max_channels = kDefaultMaxChannels;  // 1 to kMostChannels
+  std::string file;        // where that was read; empty: nowhere
+  std::uint32_t line = 0;  // from 1
 };
 
 }  // namespace ringroad::policy

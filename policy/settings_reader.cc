@@ -26,7 +26,7 @@ std::optional<std::chrono::nanoseconds> read_duration(const Value& value, std::s
   }
   if (*duration > longest) {
     report.error(value.at,
-                 {"a " + std::string(key) + " of " + format_duration(*duration) + " is too long",
+                 {(key.front() == 'i' ? "an " : "a ") + std::string(key) + " of " + format_duration(*duration) + " is too long",
                   "the longest is " + quoted(format_duration(longest))});
     return std::nullopt;
   }
@@ -128,6 +128,10 @@ std::optional<std::chrono::nanoseconds> read_spin(const Value& value, Report& re
 
 std::optional<std::chrono::nanoseconds> read_wait(const Value& value, Report& report) {
   return read_duration(value, "wait", kLongestWait, R"(wait = "200ms")", report);
+}
+
+std::optional<std::chrono::nanoseconds> read_idle(const Value& value, Report& report) {
+  return read_duration(value, "idle", kLongestIdle, R"(idle = "60s")", report);
 }
 
 PromoteAfter read_promote_after(const Value& value, Report& report) {

@@ -121,6 +121,8 @@ bool allows(StreamRole role, const FourTuple& tuple) noexcept {
   return rule != nullptr && rule->via != policy::Via::kTcp;
 }
 
+unsigned max_channels() noexcept { return policy_file::current()->limits().max_channels; }
+
 // On the agent thread, as all that concerns edits.
 bool reload_policy(int watch_fd) noexcept {
   using What = policy_file::Outcome::What;
@@ -236,6 +238,7 @@ void start() noexcept {
     options.take_policy_events = policy_file::take_events;
     options.reload_policy = reload_policy;
     options.allows = allows;
+    options.max_channels = max_channels;
     options.log = log::wants(log::Level::kInfo) ? log_line : nullptr;
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
     set_sleep(cancellation::ppoll);
@@ -312,6 +315,7 @@ bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
   config.ring_bytes = rule->ring_bytes;
   config.spin_ns = rule->spin.count();
   config.wait_ns = rule->wait.count();
+  config.idle_ns = rule->idle.count();
   config.promote_messages = rule->promote_after.messages.value_or(config.promote_messages);
   config.promote_bytes = rule->promote_after.bytes.value_or(config.promote_bytes);
   return true;

@@ -20,7 +20,7 @@ constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 }  // namespace
 
 Agent::Agent(const AgentOptions& options) noexcept
-    : options_(options), segment_(options.segment) {}
+    : options_(options), segment_(options.segment), budget_(options.segment) {}
 
 PromotionId Agent::next_promotion_id() noexcept {
   static std::atomic<PromotionId> next{1};
@@ -356,6 +356,7 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&promotions_) std::map<PromotionId, Promotion>;
   new (&channels_) std::map<PromotionId, std::uint64_t>;
   new (&unknown_) std::map<PromotionId, Unknown>;
+  new (&budget_) ChannelBudget(segment);
   new (&kept_by_peer_) std::map<Endpoint, KeptByPeer>;
   control_ = nullptr;
   policy_fd_.store(-1);
@@ -392,6 +393,7 @@ void Agent::run() noexcept {
     listen_again(sys::now_ns());
   }
   watch_operator();
+  if (options_.max_channels != nullptr) budget_.set_limit(options_.max_channels());
   epoll_event events[64];
   for (;;) {
     run_commands();
@@ -484,6 +486,10 @@ void Agent::serve(const StreamPtr& stream) noexcept {
       if (!unknown_.empty() && stream->role() == StreamRole::kAccept &&
           stream->state() == State::kOnTcp) {
         offer(stream);  // it was on its way back when it was asked for
+      }
+      const State state = stream->state();
+      if (!stream->has_channel() && state != State::kReset && budget_.remove(stream->id())) {
+        room_is_made();
       }
       const StreamInterest want = stream->interest();
       if (want.done) {
@@ -586,7 +592,7 @@ std::int64_t Agent::next_deadline() noexcept {
   for (const auto& [id, unknown] : unknown_) {
     next = std::min({next, unknown.deadline_ns, unknown.look_ns});
   }
-  return std::min({next, listen_again_ns_, next_operator_deadline()});
+  return std::min({next, listen_again_ns_, next_operator_deadline(), budget_.deadline_ns()});
 }
 
 void Agent::expire(std::int64_t now_ns) noexcept {
@@ -613,6 +619,7 @@ void Agent::expire(std::int64_t now_ns) noexcept {
     settle_refusal(late.stream, Reason::kTimeout, Reason::kNone);
   }
   reload_policy(now_ns);
+  budget_.expire(now_ns);
   ask_for_kept(now_ns);
   look_again(now_ns);
   listen_again(now_ns);

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "rsocket-core/channel_budget.h"
 #include "rsocket-core/control.h"
 #include "rsocket-core/endpoint.h"
 #include "rsocket-core/family.h"
@@ -46,6 +47,8 @@ struct AgentOptions {
   void (*take_policy_events)(int watch_fd) noexcept = nullptr;
   bool (*reload_policy)(int watch_fd) noexcept = nullptr;
   bool (*allows)(StreamRole role, const FourTuple& tuple) noexcept = nullptr;
+  // How many channels the process may have, by the policy that holds; null: the usual.
+  unsigned (*max_channels)() noexcept = nullptr;
 };
 
 class Agent final : public StreamHost, public TransportEvents {
@@ -135,6 +138,8 @@ class Agent final : public StreamHost, public TransportEvents {
   // Until such a request follows another that was not left to wait.
   static constexpr std::int64_t kKeptPauseNs = 200'000'000;
   static constexpr std::int64_t kReturnPauseNs = 5'000'000;
+  // Between two lines of the log that say that there are no channels left.
+  static constexpr std::int64_t kFullNoticeNs = 10'000'000'000;
   // An editor writes in several steps.
   static constexpr std::int64_t kPolicySettlesNs = 20'000'000;
 
@@ -271,6 +276,8 @@ class Agent final : public StreamHost, public TransportEvents {
   void decide(Transport& transport, PromotionId id, const PromotionRequest& request,
               const StreamPtr& stream) noexcept;
   void settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_reason) noexcept;
+  ChannelBudget::Room room_for_one_more() noexcept;
+  void room_is_made() noexcept;
   bool remembered_without(const Endpoint& peer) noexcept;
   void remember_without(const Endpoint& peer) noexcept;
   void log_decision(const Stream& stream, const char* what, Reason reason,
@@ -318,6 +325,8 @@ class Agent final : public StreamHost, public TransportEvents {
   std::map<PromotionId, Promotion> promotions_;
   std::map<PromotionId, std::uint64_t> channels_;  // promotion -> stream id, while watched
   std::map<PromotionId, Unknown> unknown_;
+  ChannelBudget budget_;
+  std::int64_t full_noted_ns_ = 0;
   struct Absent {
     std::int64_t until_ns = 0;
     std::int64_t pause_ns = 0;

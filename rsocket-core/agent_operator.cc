@@ -85,6 +85,7 @@ void Agent::reload_policy(std::int64_t now_ns) noexcept {
   if (fd >= 0 && family_.exists()) family_.tell();
   if (!options_.reload_policy(fd)) return;
   policy_edited_.store(true);
+  if (options_.max_channels != nullptr) budget_.set_limit(options_.max_channels());
   apply_to_all();
 }
 

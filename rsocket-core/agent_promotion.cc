@@ -73,6 +73,21 @@ void Agent::log_decision(const Stream& stream, const char* what, Reason reason,
   }
 }
 
+ChannelBudget::Room Agent::room_for_one_more() noexcept {
+  const std::int64_t now = sys::now_ns();
+  const ChannelBudget::Room room = budget_.room(promotions_.size(), now);
+  if (room == ChannelBudget::Room::kNone && now - full_noted_ns_ >= kFullNoticeNs) {
+    full_noted_ns_ = now;
+    note("as many streams have channels as the policy's max_channels allows, and all are busy");
+  }
+  return room;
+}
+
+// Whoever has asked for a channel and waits for one that another stream leaves.
+void Agent::room_is_made() noexcept {
+  for (auto& [id, unknown] : unknown_) unknown.look_ns = 0;
+}
+
 // ---- The connector
 
 bool Agent::remembered_without(const Endpoint& peer) noexcept {
@@ -96,6 +111,10 @@ void Agent::start(const StreamPtr& stream) noexcept {
   if (stream->request != 0) return;
   if (remembered_without(stream->tuple().remote)) {
     stream->promotion_refused(Reason::kPeerHasNoRingroad, Reason::kNone);
+    return;
+  }
+  if (room_for_one_more() != ChannelBudget::Room::kFree) {
+    settle_refusal(stream, Reason::kMaxChannels, Reason::kNone);
     return;
   }
   Nonce nonce;
@@ -160,7 +179,9 @@ void Agent::connect(const StreamPtr& stream, Transport& transport, bool rdma_nex
 
 void Agent::settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_reason) noexcept {
   stream->promotion_refused(reason, peer_reason);
-  log_decision(*stream, "stays on TCP", reason, peer_reason);
+  // With thousands of streams that is said all the time; see room_for_one_more().
+  const bool full = reason == Reason::kMaxChannels || peer_reason == Reason::kMaxChannels;
+  if (!full) log_decision(*stream, "stays on TCP", reason, peer_reason);
   note_kept_by_peer(stream);
   const auto kept = kept_by_peer_.find(stream->tuple().remote);
   if (kept != kept_by_peer_.end() && kept->second.envoy == stream->id())
@@ -366,7 +387,18 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
     } else if (!last && stream->has_channel()) {
       return false;  // serve()
     } else if (stream->all_read()) {
-      decide(transport, id, request, stream);
+      switch (room_for_one_more()) {
+        case ChannelBudget::Room::kFree:
+          decide(transport, id, request, stream);
+          break;
+        case ChannelBudget::Room::kComing:
+          if (!last) return false;  // room_is_made()
+          [[fallthrough]];
+        case ChannelBudget::Room::kNone:
+          settle_refusal(stream, Reason::kMaxChannels, Reason::kNone);
+          transport.refuse(id, Reason::kMaxChannels);
+          break;
+      }
     } else if (last) {
       // Its client's program could not write until this one's has read.
       transport.refuse(id, Reason::kBusy);
@@ -505,6 +537,10 @@ void Agent::on_channel(Transport&, PromotionId id, const Nonce& peer_nonce,
   peers_without_.erase(stream->tuple().remote);
   stream->channel_up(std::move(channel), peer_nonce);
   peer_lets_off(stream->tuple().remote);
+  try {
+    if (stream->has_channel()) budget_.add(stream, sys::now_ns());
+  } catch (const std::bad_alloc&) {
+  }
   serve(stream);
   try {
     const auto watched = watched_.find(stream->id());

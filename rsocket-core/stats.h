@@ -24,7 +24,7 @@
 namespace ringroad::stats {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54535252;  // "RRST"
-inline constexpr std::uint32_t kSegmentVersion = 2;
+inline constexpr std::uint32_t kSegmentVersion = 3;
 inline constexpr std::uint32_t kSlots = 16384;
 inline constexpr std::size_t kHeaderBytes = 4096;
 inline constexpr const char* kDefaultDirectory = "/dev/shm/ringroad";  // RINGROAD_RUNTIME_DIR
@@ -72,6 +72,9 @@ struct SegmentHeader {
   std::atomic<std::uint32_t> operator_mode{};
   std::atomic<std::uint32_t> policy_reloads{};  // edits of the policy that were taken up
   std::atomic<std::uint64_t> operator_serial{};
+  std::atomic<std::uint32_t> max_channels{};  // the policy's; 0: none could be made yet
+  std::atomic<std::uint32_t> channels{};      // that streams have
+  std::atomic<std::uint64_t> channels_given_back{};  // by streams that were not used
   // Streams that are gone; add the live ones to get the process' totals.
   Counters closed{};
   std::atomic<std::uint64_t> streams_opened{};

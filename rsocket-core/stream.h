@@ -52,6 +52,7 @@ struct StreamConfig {
   std::uint32_t ring_bytes = 256 * 1024;
   std::int64_t spin_ns = 20'000;  // longest polling before a sleep
   std::int64_t wait_ns = 0;       // how long connect and accept may wait for the promotion
+  std::int64_t idle_ns = 0;       // not used for so long, it gives its channel back; 0: never
   // Promotion starts once either is reached; max() = not given.
   std::uint64_t promote_messages = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t promote_bytes = std::numeric_limits<std::uint64_t>::max();
@@ -209,6 +210,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
     const State now = state();
     return now == State::kSwitching || now == State::kOnChannel || now == State::kResuming;
   }
+  // Messages that went over a channel, either way; ever more.
+  std::uint64_t messages_on_channel() const noexcept {
+    const stats::Counters& counters = slot_->counters;
+    return counters.tx_messages[1].load(std::memory_order_relaxed) +
+           counters.rx_messages[1].load(std::memory_order_relaxed);
+  }
   // True once after the peer has said that it is kept on TCP there: the agent finds out when that
   // ends.
   bool take_peer_keeps() noexcept {
@@ -352,6 +359,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void ask_at(std::int64_t time_ns) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_after_fork() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_after_return() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void ask_when_used() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void ask_for_room() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   // stream_switch.cc:
   void freeze() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void on_control(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -423,6 +432,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   unsigned retries_ = 0;
   unsigned fork_pauses_ = 0;
   unsigned return_pauses_ = 0;
+  unsigned room_pauses_ = 0;
   std::atomic<bool> agent_on_channel_{false};
   std::atomic<bool> touched_{false};
   std::atomic<bool> shared_{false};

@@ -14,6 +14,8 @@ constexpr std::int64_t kLongestForkPauseNs = 30'000'000'000;
 constexpr std::int64_t kReadPauseNs = 10'000'000;
 constexpr std::int64_t kFirstReturnPauseNs = 1'000'000'000;
 constexpr unsigned kReturnPauseDoublings = 6;
+constexpr std::int64_t kFirstRoomPauseNs = 10'000'000;
+constexpr unsigned kRoomPauseDoublings = 8;
 constexpr std::int64_t kWellAfterNs = 60'000'000'000;
 
 // Whether another attempt, later, may fare better.
@@ -44,6 +46,7 @@ bool passing_for_returned(Reason reason) noexcept {
     case Reason::kOperator:
     case Reason::kPolicy:
     case Reason::kFork:
+    case Reason::kIdle:
       return true;
     default:
       return passing(reason);
@@ -59,6 +62,8 @@ void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
     ask_after_fork();
   } else if (peer_reason == Reason::kOperator) {
     leave_to_agent();
+  } else if (cause == Reason::kMaxChannels) {
+    ask_for_room();
   } else if (returned_ && cause == Reason::kBusy) {
     ask_at(sys::now_ns() + kReadPauseNs);  // one end has not read all yet, or is not back yet
   } else if (returned_ && passing_for_returned(cause)) {
@@ -95,6 +100,8 @@ void Stream::plan_after_return() noexcept {
     leave_to_agent();
   } else if (cause == Reason::kFork) {
     ask_after_fork();
+  } else if (cause == Reason::kIdle) {
+    ask_when_used();
   } else {
     ask_after_return();
   }
@@ -122,6 +129,21 @@ void Stream::ask_at(std::int64_t time_ns) noexcept {
   retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   retry_at_ns_.store(time_ns, std::memory_order_relaxed);
   promotion_asked_.store(false, std::memory_order_relaxed);
+}
+
+// As a new connection is. It is worth a channel when it is used, as it was before.
+void Stream::ask_when_used() noexcept {
+  ask_at(0);
+  if (config_.promote_messages == std::numeric_limits<std::uint64_t>::max()) return;
+  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) +
+                           std::max<std::uint64_t>(config_.promote_messages, 1),
+                       std::memory_order_relaxed);
+}
+
+// As often as it takes: another stream's channel is free as soon as that one is not busy.
+void Stream::ask_for_room() noexcept {
+  ask_at(sys::now_ns() + (kFirstRoomPauseNs << room_pauses_));
+  room_pauses_ = std::min(room_pauses_ + 1, kRoomPauseDoublings);
 }
 
 // As often as it takes: a server's child may end today or tomorrow.
@@ -165,7 +187,7 @@ bool Stream::let_off_tcp(bool at_once) noexcept {
     promote_now_.store(at_once, std::memory_order_relaxed);
     if (pinned_ || app_closed_) return false;
     peer_keeps_ = false;
-    retries_ = fork_pauses_ = return_pauses_ = 0;
+    retries_ = fork_pauses_ = return_pauses_ = room_pauses_ = 0;
     if (state() == State::kOnTcp) reason_ = Reason::kPending;
     // What is on its way to a channel has been asked for.
     if (role_ == StreamRole::kConnect &&

@@ -264,7 +264,7 @@ void Stream::maybe_switched() noexcept {
   if (segment_ != nullptr) {
     segment_->header().streams_promoted.fetch_add(1, std::memory_order_relaxed);
   }
-  retries_ = 0;
+  retries_ = room_pauses_ = 0;
   switched_ns_ = sys::now_ns();
   slot_->peer_reason.store(0, std::memory_order_relaxed);
   if (pending_shut_wr_) send_fin();

@@ -176,6 +176,16 @@ TEST(SsText, NothingFromAProcessReachesTheTerminalAsAControlCharacter) {
   EXPECT_THAT(text, HasSubstr("e?f"));
 }
 
+TEST(SsText, SaysWhenAllChannelsAreTaken) {
+  ProcessReport one = process(4711, {on_rdma()});
+  one.max_channels = 64;
+  one.channels = 63;
+  EXPECT_THAT(ss_text({{one}, {}}, {}), Not(HasSubstr("max_channels")));
+  one.channels = 64;
+  EXPECT_THAT(ss_text({{one}, {}}, {}),
+              HasSubstr("4711 mariadbd: all 64 channels that max_channels allows are taken\n"));
+}
+
 TEST(SsJson, HasTheFormThatItsHelpPromises) {
   ProcessReport one = process(4711, {on_rdma(), on_tcp()});
   one.closed = {{1, 2, 3, 4}, {5, 6, 7, 8}};
@@ -184,6 +194,9 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
   one.unlisted = 7;
   one.unreadable = 6;
   one.policy_reloads = 2;
+  one.max_channels = 64;
+  one.channels = 1;
+  one.channels_given_back = 5;
   one.operator_mode = control::Mode::kTcp;
   one.promotions_refused[static_cast<unsigned>(Reason::kMemlock)] = 2;
   const json expected = json::parse(R"({"processes": [{
@@ -213,7 +226,8 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
               "streams": 1},
       "channel": {"tx_bytes": 3005, "rx_bytes": 4006, "tx_messages": 37, "rx_messages": 48,
                   "streams": 1}},
-    "streams_opened": 9, "streams_promoted": 8, "unlisted": 7, "unreadable": 6,
+    "streams_opened": 9, "streams_promoted": 8,
+    "channels": {"in_use": 1, "max": 64, "given_back": 5}, "unlisted": 7, "unreadable": 6,
     "promotions_refused": {"memlock": 2}}]})");
   EXPECT_EQ(json::parse(ss_json({{one}, {}}, {})), expected);
 }

@@ -51,6 +51,47 @@ TEST(StreamAgain, AReturnedStreamComesToAChannelAsOftenAsItIsAsked) {
   }
 }
 
+TEST(StreamAgain, OneThatWasIdleAsksWhenItIsWorthAChannelAgain) {
+  StreamConfig config;
+  config.promote_messages = 4;
+  StreamPair p(config);
+  for (Stream* const leaver : {p.a.get(), p.b.get()}) {
+    p.promote();
+    const int asked = p.host.asked;
+    come_back(p, *leaver, Reason::kIdle);
+    for (int i = 0; i < 3; ++i) p.a->note_use(1, 1);
+    EXPECT_EQ(asked, p.host.asked);
+    p.a->note_use(1, 1);
+    EXPECT_EQ(asked + 1, p.host.asked) << "without a pause";
+  }
+}
+
+TEST(StreamAgain, OneThatFoundNoRoomAsksAsOftenAsItTakes) {
+  for (const bool here : {true, false}) {
+    StreamPair p;
+    std::int64_t last = 0;
+    for (int round = 0; round < 6; ++round) {
+      const int asked = p.host.asked;
+      const std::int64_t refused_ns = sys::now_ns();
+      p.start();
+      p.a->promotion_refused(here ? Reason::kMaxChannels : Reason::kPeerRefused,
+                             here ? Reason::kNone : Reason::kMaxChannels);
+      p.b->promotion_refused(Reason::kMaxChannels, Reason::kNone);
+      while (p.host.asked == asked) {
+        ASSERT_LT(sys::now_ns() - refused_ns, 5'000'000'000);
+        poll(nullptr, 0, 1);
+        p.a->note_use(1, 1);
+      }
+      const std::int64_t pause = sys::now_ns() - refused_ns;
+      EXPECT_GE(pause, 10'000'000 << round);
+      EXPECT_GT(pause, last);
+      last = pause;
+    }
+    p.promote();
+    EXPECT_TRUE(both(p, State::kOnChannel));
+  }
+}
+
 TEST(StreamAgain, OneThatCameBackAsksAfterAPauseThatGrows) {
   StreamPair p;
   std::int64_t last = 0;

@@ -67,19 +67,22 @@ struct StreamPair {
   Nonce a_nonce{};
   Nonce b_nonce{};
 
-  explicit StreamPair(std::uint32_t ring = kRing) : ring_bytes(ring) {
+  explicit StreamPair(std::uint32_t ring = kRing) : StreamPair(StreamConfig{}, ring) {}
+
+  // Carried as a test wants it, in all but how they move.
+  explicit StreamPair(StreamConfig config, std::uint32_t ring = kRing) : ring_bytes(ring) {
     std::tie(a_fd, b_fd) = tcp_pair();
-    StreamConfig config;
     config.via_shm = true;
-    config.promote_messages = 0;
+    if (config.promote_messages == StreamConfig{}.promote_messages) config.promote_messages = 0;
     config.ring_bytes = ring;
     config.spin_ns = 0;
     FourTuple tuple;
     Endpoint::local_of(a_fd, tuple.local);
     Endpoint::peer_of(a_fd, tuple.remote);
-    a = std::make_shared<Stream>(&host, nullptr, 1, a_fd, StreamRole::kConnect, tuple, config,
+    static std::uint64_t next_id = 1;
+    a = std::make_shared<Stream>(&host, nullptr, next_id++, a_fd, StreamRole::kConnect, tuple, config,
                                  true);
-    b = std::make_shared<Stream>(&host, nullptr, 2, b_fd, StreamRole::kAccept, tuple.reversed(),
+    b = std::make_shared<Stream>(&host, nullptr, next_id++, b_fd, StreamRole::kAccept, tuple.reversed(),
                                  config, true);
   }
 

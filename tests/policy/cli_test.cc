@@ -154,12 +154,14 @@ TEST_F(PolicyCommand, CheckPrintsRulesWarningsAndErrorsAsJson) {
   const auto good = nlohmann::json::parse(run({"check", "--json", file_}).out);
   EXPECT_EQ(good["valid"], true);
   EXPECT_EQ(good["files"], nlohmann::json({file_}));
+  EXPECT_EQ(good["max_channels"], 1024);
   EXPECT_EQ(good["warnings"].size(), 0U);
   ASSERT_EQ(good["rules"].size(), 4U);
   EXPECT_EQ(good["rules"][2],
             nlohmann::json::parse(R"({"name": "clients", "number": 3, "line": 14, "via": "rdma",
               "device": null, "traffic_class": 106, "ring_bytes": 262144, "spin_ns": 20000,
-              "promote_after": {"messages": 1, "bytes": 65536}, "wait_ns": 0, "file": ")" +
+              "promote_after": {"messages": 1, "bytes": 65536}, "wait_ns": 0,
+              "idle_ns": 60000000000, "file": ")" +
                                   file_ + "\"}"));
 
   const std::string broken = write("broken.toml", one_rule("via = 1"));
@@ -193,6 +195,7 @@ decision: rdma, by rule "clients" ()" +
     spin           20us
     promote_after  1 message or 64KiB
     wait           0us
+    idle           60s
 )");
 }
 

@@ -52,7 +52,7 @@ TEST(Reference, DescribesEveryKey) {
       ++keys;
     }
   }
-  EXPECT_EQ(keys, 12);
+  EXPECT_EQ(keys, 13);
 }
 
 }  // namespace

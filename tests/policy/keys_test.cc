@@ -26,6 +26,21 @@ TEST(Keys, TakeTheirDocumentedDefaultsWhenLeftOut) {
   EXPECT_EQ(settings.promote_after.messages, 4U);
   EXPECT_EQ(settings.promote_after.bytes, std::nullopt);
   EXPECT_EQ(settings.wait, 0ns);
+  EXPECT_EQ(settings.idle, 60s);
+  EXPECT_EQ(must_load(one_rule(""))->limits().max_channels, 1024U);
+}
+
+TEST(Keys, IdleTakesWhatADayHas) {
+  EXPECT_EQ(settings_of(R"(idle = "0s")").idle, 0ns);
+  EXPECT_EQ(settings_of(R"(idle = "250ms")").idle, 250ms);
+  EXPECT_EQ(settings_of(R"(idle = "86400s")").idle, 24h);
+}
+
+TEST(Keys, MaxChannelsHoldsForTheWholePolicy) {
+  const auto policy = must_load("version = 1\nmax_channels = 64\n[[rule]]\nsubnet = \"::/0\"\n");
+  EXPECT_EQ(policy->limits().max_channels, 64U);
+  EXPECT_EQ(policy->limits().line, 2U);
+  EXPECT_EQ(must_load("version = 1\nmax_channels = 65536\n")->limits().max_channels, 65536U);
 }
 
 TEST(Keys, NameAndPlaceOfARuleAreKept) {

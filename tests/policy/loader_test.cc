@@ -105,6 +105,16 @@ TEST_F(PolicyFiles, ANameMayNotBeUsedAgainInAnotherFile) {
                                        path("1.toml") + ":2; rename one of them)\n");
 }
 
+TEST_F(PolicyFiles, MaxChannelsStandsInOneFileOnly) {
+  write("1.toml", "version = 1\nmax_channels = 64\n");
+  write("2.toml", "version = 1\n\nmax_channels = 64\n");
+  const LoadResult loaded = Policy::load_file(directory_);
+  EXPECT_EQ(all_of(loaded.errors),
+            path("2.toml") + ":3:1: error: \"max_channels\" is given a second time (the first is at " +
+                path("1.toml") +
+                ":2; it holds for the whole process, so leave one of them out)\n");
+}
+
 TEST_F(PolicyFiles, RulesWithoutANameNeverClash) {
   fs::create_directory(path("d"));
   const LoadResult loaded =

@@ -1,0 +1,159 @@
+// Who has a channel when not all can have one.
+#include "rsocket-core/channel_budget.h"
+
+#include <deque>
+
+#include "rsocket-core/sys.h"
+#include "tests/core/stream_pair.h"
+
+namespace ringroad::test {
+namespace {
+
+using Room = ChannelBudget::Room;
+
+constexpr std::int64_t kIdleNs = 5'000'000'000;
+constexpr std::int64_t kBusyNs = ChannelBudget::kBusyNs;
+
+class ChannelBudgetTest : public testing::Test {
+ protected:
+  // One that is on a channel, and entered.
+  StreamPair& promoted(std::int64_t now_ns, std::int64_t idle_ns = 0) {
+    StreamConfig config;
+    config.idle_ns = idle_ns;
+    StreamPair& pair = pairs_.emplace_back(config);
+    pair.promote();
+    budget_.add(pair.a, now_ns);
+    return pair;
+  }
+  static void use(StreamPair& pair) {
+    ASSERT_EQ(4, send_text(*pair.a, "used"));
+    ASSERT_EQ("used", recv_text(*pair.b, 4));
+  }
+  static bool leaves(const StreamPair& pair) { return pair.a->state() == State::kResuming; }
+  static bool stays(const StreamPair& pair) { return pair.a->state() == State::kOnChannel; }
+  // The other end answers.
+  bool is_back(StreamPair& pair) {
+    return pair.pump_until([&] { return pair.a->state() == State::kOnTcp; });
+  }
+
+  std::deque<StreamPair> pairs_;
+  ChannelBudget budget_{nullptr};
+  const std::int64_t start_ = sys::now_ns();
+};
+
+TEST_F(ChannelBudgetTest, AStreamThatIsNotUsedForItsIdleTimeGivesItsChannelBack) {
+  StreamPair& idle = promoted(start_, kIdleNs);
+  StreamPair& for_ever = promoted(start_);
+  EXPECT_EQ(budget_.deadline_ns(), start_ + kIdleNs);
+  budget_.expire(start_ + kIdleNs - 1);
+  EXPECT_TRUE(stays(idle));
+  budget_.expire(start_ + kIdleNs);
+  EXPECT_TRUE(leaves(idle));
+  EXPECT_TRUE(stays(for_ever));
+  EXPECT_EQ(budget_.deadline_ns(), ChannelBudget::kNever);
+  ASSERT_TRUE(is_back(idle));
+  EXPECT_EQ(idle.a->reason(), Reason::kIdle);
+}
+
+TEST_F(ChannelBudgetTest, AStreamThatIsUsedKeepsItsChannel) {
+  StreamPair& pair = promoted(start_, kIdleNs);
+  for (int i = 1; i <= 5; ++i) {
+    use(pair);
+    budget_.expire(start_ + i * kIdleNs);
+    EXPECT_TRUE(stays(pair));
+    EXPECT_EQ(budget_.deadline_ns(), start_ + (i + 1) * kIdleNs);
+  }
+  budget_.expire(start_ + 6 * kIdleNs);
+  EXPECT_TRUE(leaves(pair));
+}
+
+TEST_F(ChannelBudgetTest, WhenAllAreTakenTheOneThatWasNotUsedForLongestMakesRoom) {
+  budget_.set_limit(3);
+  StreamPair& first = promoted(start_);
+  StreamPair& second = promoted(start_ + 1);
+  EXPECT_EQ(budget_.room(0, start_ + 2), Room::kFree);
+  EXPECT_EQ(budget_.room(1, start_ + 2), Room::kNone) << "one is promised, and nobody is idle yet";
+  StreamPair& third = promoted(start_ + 2);
+  use(first);
+  EXPECT_EQ(budget_.room(0, start_ + 3 + kBusyNs), Room::kComing);
+  EXPECT_TRUE(stays(first));
+  EXPECT_TRUE(leaves(second));
+  EXPECT_TRUE(stays(third));
+  ASSERT_TRUE(is_back(second));
+  EXPECT_TRUE(budget_.remove(second.a->id())) << "somebody waits for it";
+  EXPECT_FALSE(budget_.remove(second.a->id()));
+  EXPECT_EQ(budget_.room(0, start_ + 3 + kBusyNs), Room::kFree);
+}
+
+TEST_F(ChannelBudgetTest, NobodyTakesTheChannelOfABusyOne) {
+  budget_.set_limit(1);
+  StreamPair& pair = promoted(start_);
+  for (int i = 1; i <= 5; ++i) {
+    use(pair);
+    EXPECT_EQ(budget_.room(0, start_ + i * kBusyNs), Room::kNone);
+    EXPECT_EQ(budget_.room(0, start_ + i * kBusyNs + kBusyNs / 2), Room::kNone);
+  }
+  EXPECT_TRUE(stays(pair));
+  EXPECT_EQ(budget_.room(0, start_ + 6 * kBusyNs), Room::kComing);
+}
+
+TEST_F(ChannelBudgetTest, OneIsSentAwayForEachThatAsks) {
+  budget_.set_limit(3);
+  for (int i = 0; i < 3; ++i) promoted(start_ + i);
+  const std::int64_t later = start_ + 2 * kBusyNs;
+  EXPECT_EQ(budget_.room(0, later), Room::kComing);
+  EXPECT_EQ(budget_.room(0, later), Room::kComing) << "the same one, asked again";
+  EXPECT_TRUE(leaves(pairs_[0]));
+  EXPECT_TRUE(stays(pairs_[1]));
+  EXPECT_EQ(budget_.room(1, later), Room::kComing) << "another one";
+  EXPECT_TRUE(leaves(pairs_[1]));
+  EXPECT_TRUE(stays(pairs_[2]));
+}
+
+TEST_F(ChannelBudgetTest, OneThatWasUsedSinceItWasLookedAtIsLeftAlone) {
+  budget_.set_limit(2);
+  StreamPair& first = promoted(start_);
+  StreamPair& second = promoted(start_ + 1);
+  const std::int64_t later = start_ + 2 * kBusyNs;
+  EXPECT_EQ(budget_.room(0, later), Room::kComing);
+  EXPECT_TRUE(leaves(first));
+  use(second);
+  EXPECT_EQ(budget_.room(1, later), Room::kNone);
+  EXPECT_TRUE(stays(second));
+}
+
+TEST_F(ChannelBudgetTest, APeerThatDoesNotAnswerIsNotWaitedFor) {
+  budget_.set_limit(2);
+  StreamPair& stuck = promoted(start_);
+  StreamPair& other = promoted(start_ + 1);
+  const std::int64_t later = start_ + 2 * kBusyNs;
+  EXPECT_EQ(budget_.room(0, later), Room::kComing);
+  EXPECT_TRUE(leaves(stuck));
+  EXPECT_EQ(budget_.room(0, later + ChannelBudget::kLeavePatienceNs), Room::kComing);
+  EXPECT_TRUE(leaves(other));
+}
+
+TEST_F(ChannelBudgetTest, ALowerLimitTakesTheChannelsThatWereUsedLeastLately) {
+  for (int i = 0; i < 4; ++i) promoted(start_ + i);
+  budget_.expire(start_ + 10);
+  use(pairs_[0]);
+  use(pairs_[2]);
+  budget_.set_limit(2);
+  EXPECT_LE(budget_.deadline_ns(), start_);
+  budget_.expire(start_ + 20);
+  EXPECT_TRUE(stays(pairs_[0]));
+  EXPECT_TRUE(leaves(pairs_[1]));
+  EXPECT_TRUE(stays(pairs_[2]));
+  EXPECT_TRUE(leaves(pairs_[3]));
+}
+
+TEST_F(ChannelBudgetTest, StreamsThatHaveEndedHaveNoChannel) {
+  budget_.set_limit(2);
+  promoted(start_);
+  promoted(start_);
+  pairs_.clear();
+  EXPECT_EQ(budget_.room(1, start_ + 1), Room::kFree);
+}
+
+}  // namespace
+}  // namespace ringroad::test
