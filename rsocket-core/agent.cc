@@ -357,6 +357,7 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&channels_) std::map<PromotionId, std::uint64_t>;
   new (&unknown_) std::map<PromotionId, Unknown>;
   new (&budget_) ChannelBudget(segment);
+  new (&waiting_) std::deque<Waiting>;
   new (&kept_by_peer_) std::map<Endpoint, KeptByPeer>;
   control_ = nullptr;
   policy_fd_.store(-1);
@@ -592,6 +593,7 @@ std::int64_t Agent::next_deadline() noexcept {
   for (const auto& [id, unknown] : unknown_) {
     next = std::min({next, unknown.deadline_ns, unknown.look_ns});
   }
+  if (!waiting_.empty()) next = std::min(next, waiting_.front().deadline_ns);
   return std::min({next, listen_again_ns_, next_operator_deadline(), budget_.deadline_ns()});
 }
 
@@ -620,6 +622,7 @@ void Agent::expire(std::int64_t now_ns) noexcept {
   }
   reload_policy(now_ns);
   budget_.expire(now_ns);
+  stop_waiting_for_room(now_ns);
   ask_for_kept(now_ns);
   look_again(now_ns);
   listen_again(now_ns);

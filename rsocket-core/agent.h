@@ -202,6 +202,12 @@ class Agent final : public StreamHost, public TransportEvents {
     std::int64_t deadline_ns = 0;
     std::int64_t look_ns = 0;  // when the family's table is looked at again
     std::int64_t pause_ns = 0;
+    bool waits_for_room = false;
+  };
+  // A stream that has asked, and gets the channel of another as soon as that one has left it.
+  struct Waiting {
+    std::weak_ptr<Stream> stream;
+    std::int64_t deadline_ns = 0;
   };
 
   // Streams that the other end keeps on TCP; one of them asks for all.
@@ -270,14 +276,18 @@ class Agent final : public StreamHost, public TransportEvents {
   bool needs_to_be_found(const Stream& stream) noexcept;
   void be_found(const StreamConfig& config) noexcept;
   StreamPtr accepted(const FourTuple& tuple) noexcept RR_EXCLUDES(mutex_);
-  bool look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
+  enum class Look : std::uint8_t { kAnswered, kWaits, kWaitsForRoom };
+  Look look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
                bool last) noexcept;
+  void look_up_again(PromotionId id, bool last) noexcept;
   void look_again(std::int64_t now_ns) noexcept;
   void decide(Transport& transport, PromotionId id, const PromotionRequest& request,
               const StreamPtr& stream) noexcept;
   void settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_reason) noexcept;
   ChannelBudget::Room room_for_one_more() noexcept;
+  bool wait_for_room(const StreamPtr& stream) noexcept;
   void room_is_made() noexcept;
+  void stop_waiting_for_room(std::int64_t now_ns) noexcept;
   bool remembered_without(const Endpoint& peer) noexcept;
   void remember_without(const Endpoint& peer) noexcept;
   void log_decision(const Stream& stream, const char* what, Reason reason,
@@ -326,6 +336,7 @@ class Agent final : public StreamHost, public TransportEvents {
   std::map<PromotionId, std::uint64_t> channels_;  // promotion -> stream id, while watched
   std::map<PromotionId, Unknown> unknown_;
   ChannelBudget budget_;
+  std::deque<Waiting> waiting_;  // each counts as a channel that is being made
   std::int64_t full_noted_ns_ = 0;
   struct Absent {
     std::int64_t until_ns = 0;

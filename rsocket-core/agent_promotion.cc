@@ -75,7 +75,11 @@ void Agent::log_decision(const Stream& stream, const char* what, Reason reason,
 
 ChannelBudget::Room Agent::room_for_one_more() noexcept {
   const std::int64_t now = sys::now_ns();
-  const ChannelBudget::Room room = budget_.room(promotions_.size(), now);
+  const auto requests = std::count_if(unknown_.begin(), unknown_.end(), [](const auto& known) {
+    return known.second.waits_for_room;
+  });
+  const ChannelBudget::Room room =
+      budget_.room(promotions_.size(), waiting_.size() + static_cast<std::size_t>(requests), now);
   if (room == ChannelBudget::Room::kNone && now - full_noted_ns_ >= kFullNoticeNs) {
     full_noted_ns_ = now;
     note("as many streams have channels as the policy's max_channels allows, and all are busy");
@@ -83,9 +87,39 @@ ChannelBudget::Room Agent::room_for_one_more() noexcept {
   return room;
 }
 
-// Whoever has asked for a channel and waits for one that another stream leaves.
+bool Agent::wait_for_room(const StreamPtr& stream) noexcept {
+  try {
+    waiting_.push_back({stream, sys::now_ns() + ChannelBudget::kLeavePatienceNs});
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+// For one of those who wait, those first whose other end does.
 void Agent::room_is_made() noexcept {
-  for (auto& [id, unknown] : unknown_) unknown.look_ns = 0;
+  for (auto& [id, unknown] : unknown_) {
+    if (!unknown.waits_for_room) continue;
+    unknown.waits_for_room = false;
+    unknown.look_ns = 0;
+    return;
+  }
+  while (!waiting_.empty()) {
+    const StreamPtr stream = waiting_.front().stream.lock();
+    waiting_.pop_front();
+    if (stream == nullptr) continue;
+    start(stream);
+    return;
+  }
+}
+
+// Those for whom no channel became free in time; they ask again.
+void Agent::stop_waiting_for_room(std::int64_t now_ns) noexcept {
+  while (!waiting_.empty() && waiting_.front().deadline_ns <= now_ns) {
+    const StreamPtr stream = waiting_.front().stream.lock();
+    waiting_.pop_front();
+    if (stream != nullptr) settle_refusal(stream, Reason::kMaxChannels, Reason::kNone);
+  }
 }
 
 // ---- The connector
@@ -113,7 +147,9 @@ void Agent::start(const StreamPtr& stream) noexcept {
     stream->promotion_refused(Reason::kPeerHasNoRingroad, Reason::kNone);
     return;
   }
-  if (room_for_one_more() != ChannelBudget::Room::kFree) {
+  const ChannelBudget::Room room = room_for_one_more();
+  if (room != ChannelBudget::Room::kFree) {
+    if (room == ChannelBudget::Room::kComing && wait_for_room(stream)) return;
     settle_refusal(stream, Reason::kMaxChannels, Reason::kNone);
     return;
   }
@@ -337,7 +373,8 @@ void Agent::listen_again(std::int64_t now_ns) noexcept {
 
 void Agent::on_request(Transport& transport, PromotionId id,
                        const PromotionRequest& request) noexcept {
-  if (look_up(transport, id, request, false)) return;
+  const Look look = look_up(transport, id, request, false);
+  if (look == Look::kAnswered) return;
   // accept() may not have returned yet, here or in another process of the family; or a process that
   // has forked a child for the connection has not closed it yet.
   if (unknown_.size() >= kMaxUnknownRequests) {
@@ -349,15 +386,16 @@ void Agent::on_request(Transport& transport, PromotionId id,
   const bool kept = stream != nullptr && stream->kept() != Reason::kNone;
   static_assert(kKeptRequestNs + 1'000'000'000 <= ShmTransport::kAnswerNs);
   // Who lets it off says so (apply_to_all()): an idle process shall stay idle.
-  const std::int64_t look = family_.exists() && !kept ? now + kFirstLookNs
-                                                      : std::numeric_limits<std::int64_t>::max();
+  const std::int64_t look_ns =
+      family_.exists() && !kept ? now + kFirstLookNs : std::numeric_limits<std::int64_t>::max();
   if (kept && unknown_.size() >= kMaxKeptRequests) {
     transport.refuse(id, Reason::kOperator);
     return;
   }
   const std::int64_t wait = kept ? kKeptRequestNs : kUnknownRequestNs;
   try {
-    unknown_[id] = {&transport, request, now + wait, look, kFirstLookNs};
+    unknown_[id] = {&transport, request,      now + wait,
+                    look_ns,    kFirstLookNs, look == Look::kWaitsForRoom};
   } catch (const std::bad_alloc&) {
     transport.refuse(id, Reason::kNoMemory);
   }
@@ -371,8 +409,8 @@ StreamPtr Agent::accepted(const FourTuple& tuple) noexcept {
 }
 
 // Answers if it can be answered now; at the `last` look in any case.
-bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
-                    bool last) noexcept {
+Agent::Look Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
+                           bool last) noexcept {
   const StreamPtr stream = accepted(request.tuple);
   // A process that has forked before may be about to leave this connection to a child as well: one that
   // was promoted before would be brought back for good.
@@ -382,17 +420,17 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
   const bool is_here = stream != nullptr && !may_be_forked && (!shared || holds_alone(*stream));
   if (is_here && (!shared || last || !stream->awaits_use())) {
     if (stream->kept() != Reason::kNone) {
-      if (!last) return false;  // apply_to_all()
+      if (!last) return Look::kWaits;  // apply_to_all()
       transport.refuse(id, Reason::kOperator);
     } else if (!last && stream->has_channel()) {
-      return false;  // serve()
+      return Look::kWaits;  // serve()
     } else if (stream->all_read()) {
       switch (room_for_one_more()) {
         case ChannelBudget::Room::kFree:
           decide(transport, id, request, stream);
           break;
         case ChannelBudget::Room::kComing:
-          if (!last) return false;  // room_is_made()
+          if (!last) return Look::kWaitsForRoom;  // room_is_made()
           [[fallthrough]];
         case ChannelBudget::Room::kNone:
           settle_refusal(stream, Reason::kMaxChannels, Reason::kNone);
@@ -403,9 +441,9 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
       // Its client's program could not write until this one's has read.
       transport.refuse(id, Reason::kBusy);
     } else {
-      return false;  // read_since_asked()
+      return Look::kWaits;  // read_since_asked()
     }
-    return true;
+    return Look::kAnswered;
   }
   Rendezvous where;
   const Family::Found found = family_.find(request.tuple, where);
@@ -413,7 +451,7 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
       transport.carrier() == Carrier::kShm ? where.has_shm() : where.rdma_port != 0;
   if (found == Family::Found::kOther && can_ask) {
     transport.redirect(id, where);
-    return true;
+    return Look::kAnswered;
   }
   if (last) {
     transport.refuse(id, may_be_forked ? Reason::kBusy
@@ -421,7 +459,20 @@ bool Agent::look_up(Transport& transport, PromotionId id, const PromotionRequest
                              ? Reason::kFork
                              : Reason::kUnknownConnection);
   }
-  return last;
+  return last ? Look::kAnswered : Look::kWaits;
+}
+
+// What this leads to may change the table.
+void Agent::look_up_again(PromotionId id, bool last) noexcept {
+  Unknown& unknown = unknown_.find(id)->second;
+  unknown.waits_for_room = false;  // while it asks
+  const Unknown asked = unknown;
+  const Look look = look_up(*asked.transport, id, asked.request, last);
+  if (look == Look::kAnswered) {
+    unknown_.erase(id);
+  } else if (const auto it = unknown_.find(id); it != unknown_.end()) {
+    it->second.waits_for_room = look == Look::kWaitsForRoom;
+  }
 }
 
 void Agent::look_again(std::int64_t now_ns) noexcept {
@@ -434,10 +485,8 @@ void Agent::look_again(std::int64_t now_ns) noexcept {
     }
     unknown.pause_ns = std::min(2 * unknown.pause_ns, kLongestLookNs);
     unknown.look_ns = now_ns + unknown.pause_ns;
-    // What this leads to may change the table.
     const PromotionId id = it->first;
-    const Unknown asked = unknown;
-    if (look_up(*asked.transport, id, asked.request, last)) unknown_.erase(id);
+    look_up_again(id, last);
     it = unknown_.upper_bound(id);
   }
 }
@@ -479,9 +528,7 @@ void Agent::offer(const StreamPtr& stream) noexcept {
   if (stream->share() != 0) be_found(stream->config());
   for (auto it = unknown_.begin(); it != unknown_.end(); ++it) {
     if (it->second.request.tuple != stream->tuple()) continue;
-    const PromotionId id = it->first;
-    const Unknown found = it->second;
-    if (look_up(*found.transport, id, found.request, false)) unknown_.erase(id);
+    look_up_again(it->first, false);
     return;
   }
 }

@@ -30,7 +30,7 @@ void ChannelBudget::add(const StreamPtr& stream, std::int64_t now_ns) {
 bool ChannelBudget::remove(std::uint64_t id) noexcept {
   if (entries_.erase(id) == 0) return false;
   publish();
-  return std::exchange(awaited_, false);
+  return true;
 }
 
 // Asks the stream to leave its channel; false: it cannot now, or was asked before.
@@ -71,19 +71,20 @@ void ChannelBudget::look(std::int64_t now_ns) noexcept {
   std::sort(idle_.begin(), idle_.end(), std::greater<>());
 }
 
-ChannelBudget::Room ChannelBudget::room(std::size_t promised, std::int64_t now_ns) noexcept {
-  if (entries_.size() + promised < limit_) return Room::kFree;
+ChannelBudget::Room ChannelBudget::room(std::size_t made, std::size_t waiting,
+                                        std::int64_t now_ns) noexcept {
+  if (entries_.size() + made < limit_) return Room::kFree;
   const auto coming = static_cast<std::size_t>(
       std::count_if(entries_.begin(), entries_.end(), [&](const auto& known) noexcept {
         const std::int64_t leaves = known.second.leaves_ns;
         return leaves != kNever && now_ns - leaves < kLeavePatienceNs;
       }));
-  bool comes = entries_.size() + promised < limit_ + coming;
+  bool comes = entries_.size() + made + waiting < limit_ + coming;
   if (!comes && idle_.empty() && now_ns >= next_look_ns_) {
     look(now_ns);
     next_look_ns_ = now_ns + kLookPauseNs;
     publish();
-    if (entries_.size() + promised < limit_) return Room::kFree;
+    if (entries_.size() + made < limit_) return Room::kFree;
   }
   while (!comes && !idle_.empty()) {
     const auto [used_ns, id] = idle_.back();
@@ -95,7 +96,6 @@ ChannelBudget::Room ChannelBudget::room(std::size_t promised, std::int64_t now_n
     if (stream == nullptr || stream->messages_on_channel() != known->second.messages) continue;
     comes = send_away(known->second, now_ns);
   }
-  awaited_ |= comes;
   return comes ? Room::kComing : Room::kNone;
 }
 

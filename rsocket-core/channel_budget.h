@@ -34,7 +34,7 @@ class ChannelBudget {
 
   enum class Room : std::uint8_t {
     kFree,    // one more may be made
-    kComing,  // a stream is leaving its channel: ask again when remove() has said true
+    kComing,  // a stream leaves its channel for the one that asks: ask again after a remove()
     kNone,    // all are busy
   };
 
@@ -43,10 +43,10 @@ class ChannelBudget {
   void set_limit(unsigned limit) noexcept;
   // `stream` has a channel now.
   void add(const StreamPtr& stream, std::int64_t now_ns);
-  // It has none any more, if it had one. True: somebody was told that it was coming.
+  // It has none any more. True: it had one.
   bool remove(std::uint64_t id) noexcept;
-  // `promised`: channels that are being made.
-  Room room(std::size_t promised, std::int64_t now_ns) noexcept;
+  // `made`: channels that are being made. `waiting`: those who were told kComing before.
+  Room room(std::size_t made, std::size_t waiting, std::int64_t now_ns) noexcept;
   // Brings back who was not used for long enough, and, where the limit was lowered, who was used
   // least lately.
   void expire(std::int64_t now_ns) noexcept;
@@ -72,7 +72,6 @@ class ChannelBudget {
   std::vector<std::pair<std::int64_t, std::uint64_t>> idle_;
   std::int64_t next_look_ns_ = 0;
   std::int64_t deadline_ns_ = kNever;
-  bool awaited_ = false;
 };
 
 }  // namespace ringroad

@@ -15,7 +15,7 @@ constexpr std::int64_t kReadPauseNs = 10'000'000;
 constexpr std::int64_t kFirstReturnPauseNs = 1'000'000'000;
 constexpr unsigned kReturnPauseDoublings = 6;
 constexpr std::int64_t kFirstRoomPauseNs = 10'000'000;
-constexpr unsigned kRoomPauseDoublings = 8;
+constexpr unsigned kRoomPauseDoublings = 7;
 constexpr std::int64_t kWellAfterNs = 60'000'000'000;
 
 // Whether another attempt, later, may fare better.

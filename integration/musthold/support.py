@@ -45,12 +45,15 @@ class Host:
         self.runtime.mkdir()
         self.tool = ringroad.Ringroad(build)
 
-    def policy(self, name, ports, via="shm", subnet="127.0.0.0/8", **keys):
-        """Writes a policy of one rule; `keys` are further TOML values, such as wait='"500ms"'."""
+    def policy(self, name, ports, via="shm", subnet="127.0.0.0/8", limits=None, **keys):
+        """Writes a policy of one rule; `keys` are further TOML values, such as wait='"500ms"', and
+        `limits` those that stand above the rule."""
         path = self.directory / f"{name}.toml"
         rule = {"name": f'"{name}"', "subnet": json.dumps(subnet), "port": json.dumps(list(ports)),
                 "via": f'"{via}"', **keys}
-        path.write_text("version = 1\n\n[[rule]]\n"
+        path.write_text("version = 1\n"
+                        + "".join(f"{key} = {value}\n" for key, value in (limits or {}).items())
+                        + "\n[[rule]]\n"
                         + "".join(f"{key} = {value}\n" for key, value in rule.items()))
         self.tool.check_policy(path)
         return path
@@ -112,13 +115,14 @@ def established(pid):
 
 
 class Talker:
-    """talker.py in a process: echoes or asks, and does one thing for each line it is told."""
+    """talker.py in a process: echoes or asks, and does one thing for each line it is told. Or
+    another `program` of this folder that is used like that."""
 
-    def __init__(self, *words, preload=None, prefix=()):
+    def __init__(self, *words, preload=None, prefix=(), program="talker.py"):
         environment = {name: value for name, value in os.environ.items()
                        if name != "LD_PRELOAD"} | (preload or {})
         # A prefix is a program that execs; it must not be preloaded itself to count for nothing.
-        command = ["/usr/bin/python3", "-I", Path(__file__).parent / "talker.py",
+        command = ["/usr/bin/python3", "-I", Path(__file__).parent / program,
                    *map(str, words)]
         if prefix:
             settings = [f"{name}={value}" for name, value in (preload or {}).items()]
