@@ -75,7 +75,8 @@ ordered_json to_json(const Settings& rule) {
            {{"messages", or_null(rule.promote_after.messages)},
             {"bytes", or_null(rule.promote_after.bytes)}}},
           {"wait_ns", rule.wait.count()},
-          {"idle_ns", rule.idle.count()}};
+          {"idle_ns", rule.idle.count()},
+          {"detect_ns", rule.detect.count()}};
 }
 
 int report_errors(const LoadResult& loaded, bool json) {
@@ -160,6 +161,7 @@ void print_settings(const Settings& rule) {
   if (rule.via != Via::kShm) {
     line("device", rule.device.empty() ? "chosen by route" : rule.device);
     line("traffic_class", describe_traffic_class(rule));
+    line("detect", policy::format_duration(rule.detect));
   }
   line("ring", policy::format_size(rule.ring_bytes));
   line("spin", policy::format_duration(rule.spin));

@@ -19,9 +19,9 @@ constexpr std::array<std::string_view, 3> kRoleWords = {"any", "connect", "accep
 constexpr std::array<std::string_view, 4> kViaWords = {"rdma", "shm", "auto", "tcp"};
 
 // What a rule that stays on TCP, or on this host, has no use for.
-constexpr std::array<std::string_view, 7> kUselessOnTcp = {
-    "device", "traffic_class", "ring", "spin", "promote_after", "wait", "idle"};
-constexpr std::array<std::string_view, 2> kUselessOnShm = {"device", "traffic_class"};
+constexpr std::array<std::string_view, 8> kUselessOnTcp = {
+    "device", "traffic_class", "ring", "spin", "promote_after", "wait", "idle", "detect"};
+constexpr std::array<std::string_view, 3> kUselessOnShm = {"device", "traffic_class", "detect"};
 
 const Entry* find(const Value& table, std::string_view key) noexcept {
   for (const Entry& entry : table.entries) {
@@ -52,6 +52,7 @@ class RuleReader {
   void read_promote_after(const Value& value);
   void read_wait(const Value& value);
   void read_idle(const Value& value);
+  void read_detect(const Value& value);
 
  private:
   template <typename Read>
@@ -69,7 +70,7 @@ struct Key {
   void (RuleReader::*read)(const Value&);
 };
 
-constexpr std::array<Key, 13> kKeys = {{
+constexpr std::array<Key, 14> kKeys = {{
     {"name", &RuleReader::read_name},
     {"subnet", &RuleReader::read_subnet},
     {"port", &RuleReader::read_port},
@@ -83,6 +84,7 @@ constexpr std::array<Key, 13> kKeys = {{
     {"promote_after", &RuleReader::read_promote_after},
     {"wait", &RuleReader::read_wait},
     {"idle", &RuleReader::read_idle},
+    {"detect", &RuleReader::read_detect},
 }};
 
 constexpr auto kKeyNames = [] {
@@ -269,6 +271,10 @@ void RuleReader::read_wait(const Value& value) {
 
 void RuleReader::read_idle(const Value& value) {
   rule_.settings.idle = policy::read_idle(value, report_).value_or(kDefaultIdle);
+}
+
+void RuleReader::read_detect(const Value& value) {
+  rule_.settings.detect = policy::read_detect(value, report_).value_or(kDefaultDetect);
 }
 
 void RuleReader::warn_of_useless_keys() {

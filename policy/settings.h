@@ -31,6 +31,9 @@ constexpr std::chrono::nanoseconds kLongestWait = std::chrono::seconds(60);
 constexpr std::uint64_t kDefaultPromoteMessages = 4;
 constexpr std::chrono::nanoseconds kDefaultIdle = std::chrono::seconds(60);
 constexpr std::chrono::nanoseconds kLongestIdle = std::chrono::hours(24);
+constexpr std::chrono::nanoseconds kDefaultDetect = std::chrono::milliseconds(500);
+constexpr std::chrono::nanoseconds kShortestDetect = std::chrono::milliseconds(10);
+constexpr std::chrono::nanoseconds kLongestDetect = std::chrono::seconds(30);
 constexpr std::uint32_t kDefaultMaxChannels = 1024;
 constexpr std::uint32_t kMostChannels = 65536;
 
@@ -60,6 +63,8 @@ struct Settings {
   // A stream that is not used for so long gives its channel back until it is used again; 0: it
   // keeps it for as long as nobody else needs it.
   std::chrono::nanoseconds idle = kDefaultIdle;
+  // A queue pair whose peer acknowledges nothing for so long has failed.
+  std::chrono::nanoseconds detect = kDefaultDetect;
 };
 
 // What holds for each process as a whole, whatever the rule.

@@ -134,6 +134,16 @@ std::optional<std::chrono::nanoseconds> read_idle(const Value& value, Report& re
   return read_duration(value, "idle", kLongestIdle, R"(idle = "60s")", report);
 }
 
+std::optional<std::chrono::nanoseconds> read_detect(const Value& value, Report& report) {
+  const auto time = read_duration(value, "detect", kLongestDetect, R"(detect = "500ms")", report);
+  if (time && *time < kShortestDetect) {
+    report.error(value.at, {"a detect of " + format_duration(*time) + " is too short",
+                            "the shortest is " + quoted(format_duration(kShortestDetect))});
+    return std::nullopt;
+  }
+  return time;
+}
+
 PromoteAfter read_promote_after(const Value& value, Report& report) {
   PromoteAfter threshold;
   if (value.kind != Value::Kind::kTable) {

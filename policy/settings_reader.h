@@ -24,6 +24,7 @@ std::optional<std::uint32_t> read_ring(const Value& value, Report& report);
 std::optional<std::chrono::nanoseconds> read_spin(const Value& value, Report& report);
 std::optional<std::chrono::nanoseconds> read_wait(const Value& value, Report& report);
 std::optional<std::chrono::nanoseconds> read_idle(const Value& value, Report& report);
+std::optional<std::chrono::nanoseconds> read_detect(const Value& value, Report& report);
 PromoteAfter read_promote_after(const Value& value, Report& report);
 
 }  // namespace ringroad::policy

@@ -316,6 +316,7 @@ bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
   config.spin_ns = rule->spin.count();
   config.wait_ns = rule->wait.count();
   config.idle_ns = rule->idle.count();
+  config.detect_ns = rule->detect.count();
   config.promote_messages = rule->promote_after.messages.value_or(config.promote_messages);
   config.promote_bytes = rule->promote_after.bytes.value_or(config.promote_bytes);
   return true;

@@ -198,6 +198,7 @@ void Agent::connect(const StreamPtr& stream, Transport& transport, bool rdma_nex
   std::memcpy(params.device, config.device, sizeof params.device);
   params.has_traffic_class = config.has_traffic_class;
   params.traffic_class = config.traffic_class;
+  params.detect_ns = config.detect_ns;
   if (where != nullptr) {
     params.redirected = true;
     params.rendezvous = *where;
@@ -571,6 +572,7 @@ void Agent::decide(Transport& transport, PromotionId id, const PromotionRequest&
   std::memcpy(params.device, config.device, sizeof params.device);
   params.has_traffic_class = config.has_traffic_class;
   params.traffic_class = config.traffic_class;
+  params.detect_ns = config.detect_ns;
   transport.accept(id, params);
 }
 

@@ -49,6 +49,7 @@ struct StreamConfig {
   char device[32] = {};
   bool has_traffic_class = false;
   std::uint8_t traffic_class = 0;
+  std::int64_t detect_ns = 500'000'000;  // RDMA: a peer that acknowledges nothing for so long is gone
   std::uint32_t ring_bytes = 256 * 1024;
   std::int64_t spin_ns = 20'000;  // longest polling before a sleep
   std::int64_t wait_ns = 0;       // how long connect and accept may wait for the promotion

@@ -26,6 +26,7 @@ struct ConnectParams {
   char device[32] = {};           // empty: by route
   bool has_traffic_class = false;
   std::uint8_t traffic_class = 0; // DSCP << 2 | ECN (RFC 2474, RFC 3168)
+  std::int64_t detect_ns = 500'000'000;  // after which a peer that acknowledges nothing is gone
   // The listener has said that this one of its family has the connection.
   bool redirected = false;
   Rendezvous rendezvous;
@@ -36,6 +37,7 @@ struct AcceptParams {
   char device[32] = {};           // empty: whichever the request came in on
   bool has_traffic_class = false;
   std::uint8_t traffic_class = 0;
+  std::int64_t detect_ns = 500'000'000;
 };
 
 struct PromotionRequest {
@@ -126,7 +128,7 @@ struct VerbsHost {
   int (*share_fd)(int fd) noexcept;
   void (*release_fd)(int fd) noexcept;
 };
-inline constexpr std::uint32_t kVerbsAbi = 3;
+inline constexpr std::uint32_t kVerbsAbi = 4;
 inline constexpr const char* kVerbsEntryPoint = "ringroad_verbs_transport";
 using VerbsEntryPoint = Transport* (*)(const VerbsHost& host, Reason* why) noexcept;
 

@@ -12,10 +12,8 @@ namespace {
 
 // Local questions: the neighbour table and, on RoCE, nothing else.
 constexpr int kResolveMs = 500;
-// The local ACK timeout is 4.096 us * 2^14 = 67 ms (IBTA 1.4, 9.7.6.1.3). With 6 retries a send to a
-// dead peer fails after about half a second; devices may take up to four times as long. Not 7, which
-// Soft-RoCE takes for infinity (rxe_comp.c).
-constexpr std::uint8_t kAckTimeout = 14;
+// A send to a dead peer fails after one local ACK timeout, and one for each retry; devices may take up
+// to four times as long. Not 7 retries, which Soft-RoCE takes for infinity (rxe_comp.c).
 constexpr std::uint8_t kRetries = 6;
 // Receivers post ahead of their credits, so RNR does not happen; 7 means for ever, lest a device
 // that is slow to see a posted receive ends the connection.
@@ -24,8 +22,17 @@ constexpr std::uint8_t kRnrRetries = 7;
 constexpr int kRejectInvalidServiceId = 8;
 constexpr int kRejectByConsumer = 28;
 
-bool set_options(rdma_cm_id* id, bool has_traffic_class, std::uint8_t traffic_class) noexcept {
-  std::uint8_t timeout = kAckTimeout;
+// The local ACK timeout is 4.096 us * 2^n (IBTA 1.4, 9.7.6.1.3): the greatest that lets a queue pair
+// fail within `detect_ns`.
+std::uint8_t ack_timeout(std::int64_t detect_ns) noexcept {
+  std::uint8_t n = 1;  // 0 means for ever
+  while (n < 31 && (kRetries + 1) * (std::int64_t{4096} << (n + 1)) <= detect_ns) ++n;
+  return n;
+}
+
+bool set_options(rdma_cm_id* id, bool has_traffic_class, std::uint8_t traffic_class,
+                 std::int64_t detect_ns) noexcept {
+  std::uint8_t timeout = ack_timeout(detect_ns);
   // Kernels before 5.3 do not know it; theirs is longer.
   rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
   return !has_traffic_class || rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS,
@@ -73,7 +80,7 @@ Reason VerbsTransport::start(PromotionId id, const ConnectParams& params,
     return reason_of_errno(errno, false);
   }
   attempt.cm_id.reset(raw);
-  if (!set_options(raw, params.has_traffic_class, params.traffic_class)) {
+  if (!set_options(raw, params.has_traffic_class, params.traffic_class, params.detect_ns)) {
     return reason_of_errno(errno, false);
   }
   Endpoint from = params.tuple.local;
@@ -189,7 +196,7 @@ Reason VerbsTransport::answer(PromotionId id, Attempt& attempt,
                               const AcceptParams& params) noexcept {
   rdma_cm_id* cm_id = attempt.cm_id.get();
   if (!is_device(cm_id, params.device)) return Reason::kNoRdmaDevice;
-  if (!set_options(cm_id, params.has_traffic_class, params.traffic_class)) {
+  if (!set_options(cm_id, params.has_traffic_class, params.traffic_class, params.detect_ns)) {
     return reason_of_errno(errno, false);
   }
   if (const Reason why = make_channel(id, attempt, attempt.peer.ring_bytes);

@@ -161,7 +161,7 @@ TEST_F(PolicyCommand, CheckPrintsRulesWarningsAndErrorsAsJson) {
             nlohmann::json::parse(R"({"name": "clients", "number": 3, "line": 14, "via": "rdma",
               "device": null, "traffic_class": 106, "ring_bytes": 262144, "spin_ns": 20000,
               "promote_after": {"messages": 1, "bytes": 65536}, "wait_ns": 0,
-              "idle_ns": 60000000000, "file": ")" +
+              "idle_ns": 60000000000, "detect_ns": 500000000, "file": ")" +
                                   file_ + "\"}"));
 
   const std::string broken = write("broken.toml", one_rule("via = 1"));
@@ -191,6 +191,7 @@ decision: rdma, by rule "clients" ()" +
                              file_ + R"(:14)
     device         chosen by route
     traffic_class  106 (DSCP 26, ECN 2)
+    detect         500ms
     ring           256KiB
     spin           20us
     promote_after  1 message or 64KiB

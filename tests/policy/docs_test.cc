@@ -52,7 +52,7 @@ TEST(Reference, DescribesEveryKey) {
       ++keys;
     }
   }
-  EXPECT_EQ(keys, 13);
+  EXPECT_EQ(keys, 14);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ TEST(Keys, TakeTheirDocumentedDefaultsWhenLeftOut) {
   EXPECT_EQ(settings.promote_after.bytes, std::nullopt);
   EXPECT_EQ(settings.wait, 0ns);
   EXPECT_EQ(settings.idle, 60s);
+  EXPECT_EQ(settings.detect, 500ms);
   EXPECT_EQ(must_load(one_rule(""))->limits().max_channels, 1024U);
 }
 
@@ -34,6 +35,11 @@ TEST(Keys, IdleTakesWhatADayHas) {
   EXPECT_EQ(settings_of(R"(idle = "0s")").idle, 0ns);
   EXPECT_EQ(settings_of(R"(idle = "250ms")").idle, 250ms);
   EXPECT_EQ(settings_of(R"(idle = "86400s")").idle, 24h);
+}
+
+TEST(Keys, DetectIsFromTenMillisecondsToThirtySeconds) {
+  EXPECT_EQ(settings_of(R"(detect = "10ms")").detect, 10ms);
+  EXPECT_EQ(settings_of(R"(detect = "30s")").detect, 30s);
 }
 
 TEST(Keys, MaxChannelsHoldsForTheWholePolicy) {
