@@ -61,11 +61,15 @@ class MariaDb:
     def pid(self):
         return self._server.pid
 
+    def user_options(self):
+        return user_option()
+
     def start(self):
-        self.directory.mkdir(parents=True)
-        shutil.copytree(self._prepared, self.data)
+        if not self.data.exists():  # else it starts again on what it has
+            self.directory.mkdir(parents=True)
+            shutil.copytree(self._prepared, self.data)
         command = [
-            "mariadbd", "--no-defaults", *user_option(), f"--datadir={self.data}",
+            "mariadbd", "--no-defaults", *self.user_options(), f"--datadir={self.data}",
             f"--socket={self._socket}", f"--pid-file={self.directory / 'pid'}",
             f"--port={self.port}", f"--bind-address={self.address}", f"--log-error={self.log}",
             "--innodb-buffer-pool-size=128M", f"--innodb-log-file-size={REDO_LOG}",
@@ -120,6 +124,11 @@ class MariaDb:
         listed = ", ".join(f"'{name}'" for name in names)
         rows = self.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({listed})")
         return {name: int(value) for name, value in rows}
+
+    def kill(self):
+        """Ends the server without a chance to say anything."""
+        self._server.kill()
+        self.stop()
 
     def stop(self):
         """Stops the server. True when it ended when asked to, false when it had to be killed."""

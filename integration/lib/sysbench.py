@@ -42,14 +42,14 @@ class Load:
             raise processes.ProcessError(f"sysbench prepare failed:\n{done.stdout}")
 
     def start(self, workload, output, threads, seed, seconds=0, events=0, preload=None,
-              before_start=None):
+              before_start=None, more=()):
         """Starts a run limited by `seconds` or by `events` (0: no limit); returns a Run.
 
         `workload` is a name that sysbench knows or a script's path. `preload` holds variables to
-        add to the environment. For `before_start` see Run.
+        add to the environment. For `before_start` see Run. `more` are further words of the command.
         """
         command = ["sysbench", str(workload), *self._options, f"--threads={threads}",
-                   f"--time={seconds}", f"--events={events}", f"--rand-seed={seed}",
+                   f"--time={seconds}", f"--events={events}", f"--rand-seed={seed}", *more,
                    "--histogram=on", "--percentile=95", "run"]
         return Run(command, output, seconds, preload, before_start)
 

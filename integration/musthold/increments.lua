@@ -4,6 +4,12 @@
 -- ascending order, so that no two transactions wait for each other in a circle.
 --
 --   sysbench increments.lua --threads=64 --events=640 --time=0 ... run
+--
+-- Or every thread goes on until a file appears, and adds to FILE.counts how often it did it; another
+-- run takes the counts from there and does the same:
+--
+--   sysbench increments.lua --threads=4 --until=FILE ... run
+--   sysbench increments.lua --threads=4 --counts=FILE.counts ... run
 
 local ffi = require("ffi")
 
@@ -11,6 +17,8 @@ sysbench.cmdline.options = {
   tables = {"Number of tables", 1},
   table_size = {"Rows per table", 10000},
   rows = {"Rows per transaction", 4},
+  ["until"] = {"Go on until there is this file", ""},
+  counts = {"How often each thread shall, as --until has left it", ""},
 }
 
 -- The product of the two small factors stays below 2^53, where Lua's numbers are whole.
@@ -43,16 +51,46 @@ end
 function event()
 end
 
-function thread_run(thread)
-  seed = sysbench.opt.rand_seed or 1
+local function exists(name)
+  local file = io.open(name)
+  if file then
+    file:close()
+  end
+  return file ~= nil
+end
+
+local function share_of(thread)
+  if sysbench.opt.counts ~= "" then
+    for line in io.lines(sysbench.opt.counts) do
+      local known, count = line:match("^(%d+) (%d+)$")
+      if tonumber(known) == thread then
+        return tonumber(count)
+      end
+    end
+    error("no count of thread " .. thread .. " in " .. sysbench.opt.counts)
+  end
   local threads = sysbench.opt.threads
   local count = math.floor(sysbench.opt.events / threads)
   if thread < sysbench.opt.events % threads then
     count = count + 1
   end
-  for number = 1, count do
+  return count
+end
+
+function thread_run(thread)
+  seed = sysbench.opt.rand_seed or 1
+  local stop = sysbench.opt["until"]
+  local count = stop == "" and share_of(thread) or math.huge
+  local number = 0
+  while number < count and not (stop ~= "" and exists(stop)) do
+    number = number + 1
     ffi.C.sb_event_start(thread)
     transaction(thread, number)
     ffi.C.sb_event_stop(thread)
+  end
+  if stop ~= "" then
+    local file = assert(io.open(stop .. ".counts", "a"))
+    file:write(string.format("%d %d\n", thread, number))
+    file:close()
   end
 end

@@ -144,9 +144,12 @@ class Talker:
 
     def tell(self, text):
         """Has it do something, and returns what it says to that."""
+        self.write(text)
+        return self.line()
+
+    def write(self, text):
         self._process.stdin.write(f"{text}\n")
         self._process.stdin.flush()
-        return self.line()
 
     def finish(self):
         """Closes its instructions; its exit status."""

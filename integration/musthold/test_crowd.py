@@ -53,8 +53,8 @@ def fixture_host(tmp_path):
 
 
 def crowd(preload):
-    server = support.Talker("serve", preload=preload, program="crowd.py")
-    caller = support.Talker("call", server.line().split()[1], preload=preload, program="crowd.py")
+    server = support.Talker("serve", "127.0.0.1", preload=preload, program="crowd.py")
+    caller = support.Talker("call", "127.0.0.1", server.line().split()[1], preload=preload, program="crowd.py")
     return server, caller
 
 
@@ -104,8 +104,8 @@ def test_an_accepting_end_with_a_lower_limit_gives_its_channels_to_those_that_ar
     keys = {"promote_after": "{ messages = 2 }"}
     low = host.policy("low", ["1-65535"], limits={"max_channels": lower}, **keys)
     high = host.policy("high", ["1-65535"], limits={"max_channels": many}, **keys)
-    server = support.Talker("serve", preload=host.preload(low), program="crowd.py")
-    caller = support.Talker("call", server.line().split()[1], preload=host.preload(high),
+    server = support.Talker("serve", "127.0.0.1", preload=host.preload(low), program="crowd.py")
+    caller = support.Talker("call", "127.0.0.1", server.line().split()[1], preload=host.preload(high),
                             program="crowd.py")
     with server, caller, Watch(host, server.pid) as watch:
         assert caller.tell(f"open {many}") == "ok"

@@ -1,4 +1,4 @@
-"""What must hold over RDMA: two boots of the virtual machine, each with a file of tests inside.
+"""What must hold over RDMA: boots of the virtual machine, each with a file of tests inside.
 
 Each test here stands for one of the tests that ran in there.
 """
@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from . import support
+from .test_galera import needs_galera
 
 HERE = Path(__file__).parent
 RUN = support.ROOT / "integration" / "softroce" / "run"
-LIMIT_S = {1: 300, 2: 180}
 ONE, TWO = HERE / "inside_one_host.py", HERE / "inside_two_hosts.py"
+FAULTS, GALERA = HERE / "inside_faults.py", HERE / "inside_galera.py"
+LIMIT_S = {ONE: 300, TWO: 180, FAULTS: 400, GALERA: 300}
 pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
 
@@ -28,13 +30,13 @@ def names_in(path):
 class Boot:
     """The results of one file of tests, by node."""
 
-    def __init__(self, path, hosts, out):
+    def __init__(self, path, out, hosts=1, layout="pair"):
         support.prepared_data()
         command = (f"cd '{support.ROOT}' && exec /usr/bin/python3 -m pytest -v -p no:cacheprovider "
                    f"--basetemp=/dev/shm/pytest --junitxml=\"$OUT/results.xml\" '{path}'")
         done = subprocess.run(
-            [RUN, "--hosts", str(hosts), "--out", out, "--timeout", str(LIMIT_S[hosts]), "--verbose",
-             "--", "bash", "-c", command],
+            [RUN, "--hosts", str(hosts), "--layout", layout, "--out", out,
+             "--timeout", str(LIMIT_S[path]), "--verbose", "--", "bash", "-c", command],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             env=environment())
         self.output = done.stdout
@@ -65,12 +67,22 @@ def environment():
 
 @pytest.fixture(name="one_host", scope="module")
 def fixture_one_host(tmp_path_factory):
-    return Boot(ONE, 1, tmp_path_factory.mktemp("one") / "out")
+    return Boot(ONE, tmp_path_factory.mktemp("one") / "out")
 
 
 @pytest.fixture(name="two_hosts", scope="module")
 def fixture_two_hosts(tmp_path_factory):
-    return Boot(TWO, 2, tmp_path_factory.mktemp("two") / "out")
+    return Boot(TWO, tmp_path_factory.mktemp("two") / "out", hosts=2)
+
+
+@pytest.fixture(name="faults", scope="module")
+def fixture_faults(tmp_path_factory):
+    return Boot(FAULTS, tmp_path_factory.mktemp("faults") / "out")
+
+
+@pytest.fixture(name="galera", scope="module")
+def fixture_galera(tmp_path_factory):
+    return Boot(GALERA, tmp_path_factory.mktemp("galera") / "out", layout="self")
 
 
 @pytest.mark.parametrize("name", names_in(ONE))
@@ -81,3 +93,14 @@ def test_on_one_host(one_host, name):
 @pytest.mark.parametrize("name", names_in(TWO))
 def test_on_two_hosts(two_hosts, name):
     two_hosts.check(name)
+
+
+@pytest.mark.parametrize("name", names_in(FAULTS))
+def test_with_faults(faults, name):
+    faults.check(name)
+
+
+@needs_galera
+@pytest.mark.parametrize("name", names_in(GALERA))
+def test_three_galera_nodes(galera, name):
+    galera.check(name)
