@@ -50,6 +50,7 @@ void recycle(Socket* socket) noexcept {
   socket->stream.reset();
   socket->epoll.reset();
   socket->forked.store(false, std::memory_order_relaxed);
+  socket->kept_for_exec = false;
   socket->kind.store(Socket::Kind::kFree, std::memory_order_relaxed);
   {
     MutexLock lock(table_mutex);
@@ -178,7 +179,7 @@ void share_with_child(Agent& agent, Family::Member member) noexcept {
   for (int fd = 0; fd <= highest; ++fd) {
     Socket* socket = table[fd].load(std::memory_order_relaxed);
     if (socket == nullptr) continue;
-    socket->goes_to_child = false;
+    socket->goes_to_child = socket->is_lost = false;
     if (socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kInherited) {
       socket->goes_to_child = member != 0 && agent.family().add(socket->share, member);
     }
@@ -193,9 +194,29 @@ void share_with_child(Agent& agent, Family::Member member) noexcept {
       socket->goes_to_child = agent.family().add(stream.share(), member);
     } else {
       stream.pin(Reason::kFork, 0);
+      socket->is_lost = !stream.kernel_can_serve();
     }
   }
 }
+
+namespace {
+
+// A socket that is not connected: an error for everybody, also for a program that the child becomes, and no
+// hold on the connection of the parent.
+void put_nothing_at(int fd) noexcept {
+  const int flags = sys::fcntl(fd, F_GETFD);
+  if (flags < 0) return;
+  const int nothing =
+      sys::open_high([] { return sys::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); });
+  if (nothing < 0) {
+    sys::close(fd);
+    return;
+  }
+  sys::call(SYS_dup3, nothing, fd, (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
+  sys::close_quietly(nothing);
+}
+
+}  // namespace
 
 void after_fork_child(Family::Joined joined) noexcept {
   change_mutex.reset_after_fork();
@@ -208,7 +229,6 @@ void after_fork_child(Family::Joined joined) noexcept {
     if (kind == Socket::Kind::kStream) {
       // The Stream itself is the parent's: leave it alone, reference and all.
       Stream& stream = *socket->stream;
-      const State state = stream.state();
       if (socket->goes_to_child) {
         kind = Socket::Kind::kInherited;
         socket->tuple = stream.tuple();
@@ -218,7 +238,7 @@ void after_fork_child(Family::Joined joined) noexcept {
         // Threads that are not here held the others.
         socket->refs.store(socket->numbers, std::memory_order_relaxed);
         new (&socket->stream) StreamPtr;
-      } else if (state != State::kOnTcp && state != State::kConnecting) {
+      } else if (socket->is_lost) {
         kind = Socket::Kind::kLost;
       } else {
         table[fd].store(nullptr, std::memory_order_relaxed);
@@ -232,6 +252,7 @@ void after_fork_child(Family::Joined joined) noexcept {
       }
       if (joined == Family::Joined::kTooLate) kind = Socket::Kind::kLost;
     }
+    if (kind == Socket::Kind::kLost) put_nothing_at(fd);
     socket->kind.store(kind, std::memory_order_relaxed);
   }
 }
@@ -257,9 +278,20 @@ void keep_over_exec(Agent& agent) noexcept {
     const std::uint64_t share = kind == Socket::Kind::kStream      ? socket->stream->share()
                                 : kind == Socket::Kind::kInherited ? socket->share
                                                                    : 0;
-    if (share == 0) continue;
     const int flags = sys::fcntl(fd, F_GETFD);
-    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) agent.family().keep(share);
+    if (flags < 0 || (flags & FD_CLOEXEC) != 0) continue;
+    if (share != 0 && agent.family().keep(share)) socket->kept_for_exec = true;
+    if (kind == Socket::Kind::kStream) socket->stream->cut_unless_served();
+  }
+}
+
+void go_on_after_exec(Agent& agent) noexcept {
+  MutexLock lock(table_mutex);
+  for (int fd = 0; fd <= highest; ++fd) {
+    Socket* socket = table[fd].load(std::memory_order_relaxed);
+    if (socket == nullptr || !std::exchange(socket->kept_for_exec, false)) continue;
+    const bool inherited = socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kInherited;
+    agent.family().keep_no_longer(inherited ? socket->share : socket->stream->share());
   }
 }
 

@@ -24,7 +24,7 @@ struct Socket {
     kListener,
     kEpoll,       // an epoll instance that holds, or held, streams
     kInherited,   // a forked child's copy of a stream on TCP, not used by it yet
-    kLost,  // a forked child's copy of a stream that the parent has on a channel
+    kLost,  // a forked child has no copy: the library of the parent still needs the connection
   };
 
   std::atomic<std::uint32_t> refs{0};
@@ -34,6 +34,8 @@ struct Socket {
   StreamConfig config;        // kConnecting, kInherited
   Endpoint endpoint;          // kListener
   bool goes_to_child = false;  // at a fork: the child will have it as kInherited
+  bool is_lost = false;        // at a fork: as kLost
+  bool kept_for_exec = false;  // by keep_over_exec()
   std::atomic<bool> forked{false};  // kConnecting: a child, or the parent, has it too
   FourTuple tuple;             // kInherited, as config
   StreamRole role = StreamRole::kConnect;  // kInherited
@@ -136,8 +138,11 @@ void share_with_child(Agent& agent, Family::Member member) noexcept;
 void after_fork_child(Family::Joined joined) noexcept;
 // Leaves what this process has inherited and not used to the kernel.
 void leave_inherited() noexcept;
-// The process becomes another program: what stays open is held by somebody who does not know it.
+// The process becomes another program: what stays open is held by somebody who does not know it. Where that
+// one could read frames, or an end that is none, the connection is cut.
 void keep_over_exec(Agent& agent) noexcept;
+// It has not become one.
+void go_on_after_exec(Agent& agent) noexcept;
 
 // Which numbers the program has put into the kernel's epoll instances, and in which.
 inline constexpr int kNoEpoll = -1;

@@ -43,6 +43,7 @@ Family::Member child = 0;  // that is being forked; guarded by the table of desc
 std::atomic<unsigned> fork_count{0};
 std::atomic<bool> kernel_only{false};
 std::atomic<bool> policy_edited{false};
+std::atomic<int> execs_under_way{0};  // threads inside of exec
 Mutex establish_mutex;
 Mutex inherit_mutex;
 // 1 in the process whose memory this is and in its vfork children, 0 in a copy of it that no handler
@@ -195,6 +196,7 @@ void after_fork_child() noexcept {
   // The segment is the parent's; the child gets its own. Streams of the parent's keep pointing at
   // the old one, and are never touched again.
   segment = stats::Segment::create(environment.directory, program);
+  execs_under_way.store(0);
   if (const policy::Policy* policy = policy_file::current(); policy != nullptr) {
     publish_policy(stats::PolicyStatus::kLoaded, policy->rule_count(), "");
   }
@@ -234,6 +236,9 @@ void start() noexcept {
     AgentOptions options;
     options.load_verbs = load_verbs;
     options.segment = segment;
+    if (segment != nullptr) {
+      options.mode = static_cast<control::Mode>(segment->mode_before_exec());
+    }
     options.watch_policy = policy_file::watch;
     options.take_policy_events = policy_file::take_events;
     options.reload_policy = reload_policy;
@@ -432,7 +437,8 @@ void give_away(int fd, Reason reason) noexcept {
   const SocketRef socket = descriptors::find(fd);
   Stream* stream = socket.stream();
   if (stream == nullptr || stream->on_kernel_for_good()) return;
-  stream->pin(reason, kLeaveTimeoutNs, own);
+  if (stream->pin(reason, kLeaveTimeoutNs, own)) return;
+  if (reason == Reason::kExec || reason == Reason::kFdPassed) stream->cut_unless_served();
 }
 
 void give_away_stdio() noexcept {
@@ -448,9 +454,23 @@ void leave(Reason reason) noexcept {
   }
   const int saved = errno;
   agent->leave_all(reason, kLeaveTimeoutNs);
-  if (reason == Reason::kExec) descriptors::keep_over_exec(*agent);
+  if (reason == Reason::kExec) {
+    execs_under_way.fetch_add(1);
+    descriptors::keep_over_exec(*agent);
+  }
   if (reason == Reason::kExit) agent->family().resign();
   if (reason == Reason::kExit && segment != nullptr) segment->remove_file();
+  errno = saved;
+}
+
+void exec_failed() noexcept {
+  Agent* agent = existing_agent();
+  if (agent == nullptr || !owns_memory()) return;
+  const int saved = errno;
+  if (execs_under_way.fetch_sub(1) == 1) {
+    descriptors::go_on_after_exec(*agent);
+    agent->stay();
+  }
   errno = saved;
 }
 

@@ -55,5 +55,7 @@ void give_away_stdio() noexcept;
 
 // The process is about to end or to become another program.
 void leave(Reason reason) noexcept;
+// After leave(kExec): there was no such program. Keeps errno.
+void exec_failed() noexcept;
 
 }  // namespace ringroad::preload::runtime

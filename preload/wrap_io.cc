@@ -136,7 +136,7 @@ void hand_over_rights(const msghdr* msg) noexcept {
     for (std::size_t i = 0; i < count; ++i) {
       int fd;
       std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-      Target(fd).to_kernel(Reason::kFdPassed);
+      runtime::give_away(fd, Reason::kFdPassed);
     }
   }
 }

@@ -87,34 +87,40 @@ int rr_posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int
 
 // ---- exec: a vfork child's parent keeps its streams.
 
-int rr_execve(const char* path, char* const argv[], char* const envp[]) {
+namespace {
+
+template <typename Call>
+int become(Call call) {
   runtime::leave(Reason::kExec);
-  return real().execve(path, argv, envp);
+  const int result = call();
+  runtime::exec_failed();
+  return result;
+}
+
+}  // namespace
+
+int rr_execve(const char* path, char* const argv[], char* const envp[]) {
+  return become([&] { return real().execve(path, argv, envp); });
 }
 
 int rr_execv(const char* path, char* const argv[]) {
-  runtime::leave(Reason::kExec);
-  return real().execv(path, argv);
+  return become([&] { return real().execv(path, argv); });
 }
 
 int rr_execvp(const char* file, char* const argv[]) {
-  runtime::leave(Reason::kExec);
-  return real().execvp(file, argv);
+  return become([&] { return real().execvp(file, argv); });
 }
 
 int rr_execvpe(const char* file, char* const argv[], char* const envp[]) {
-  runtime::leave(Reason::kExec);
-  return real().execvpe(file, argv, envp);
+  return become([&] { return real().execvpe(file, argv, envp); });
 }
 
 int rr_fexecve(int fd, char* const argv[], char* const envp[]) {
-  runtime::leave(Reason::kExec);
-  return real().fexecve(fd, argv, envp);
+  return become([&] { return real().fexecve(fd, argv, envp); });
 }
 
 int rr_execveat(int dirfd, const char* path, char* const argv[], char* const envp[], int flags) {
-  runtime::leave(Reason::kExec);
-  return real().execveat(dirfd, path, argv, envp, flags);
+  return become([&] { return real().execveat(dirfd, path, argv, envp, flags); });
 }
 
 // The variadic ones as libc makes them: the arguments on the stack, because a vfork child may call.
@@ -277,8 +283,11 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
       return true;
 #endif
     case SYS_execve:
-      runtime::leave(Reason::kExec);
-      break;
+    case SYS_execveat:
+      result = become([&] {
+        return static_cast<int>(real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]));
+      });
+      return true;
     case SYS_prctl:
       if (a[0] == PR_SET_SECCOMP) runtime::use_the_kernel_only();
       break;

@@ -20,7 +20,12 @@ constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 }  // namespace
 
 Agent::Agent(const AgentOptions& options) noexcept
-    : options_(options), segment_(options.segment), budget_(options.segment) {}
+    : options_(options),
+      segment_(options.segment),
+      mode_(options.mode),
+      budget_(options.segment) {
+  publish_mode();
+}
 
 PromotionId Agent::next_promotion_id() noexcept {
   static std::atomic<PromotionId> next{1};
@@ -269,18 +274,20 @@ bool Agent::holds_alone(const Stream& stream) noexcept {
 
 void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   // None is promoted while we wait for another. What is on TCP may be promoted after a fork.
-  if (reason == Reason::kFork) held_.store(true);
+  const bool may_go_on = reason == Reason::kFork || reason == Reason::kExec;
+  if (may_go_on) held_.store(true);
   if (!running_.load(std::memory_order_acquire)) return;
   const std::int64_t deadline = sys::now_ns() + timeout_ns;
   each_stream([&](const StreamPtr& stream) noexcept {
     const State state = stream->state();
-    if (stream->closed_by_program()) return true;  // it ends by itself
-    if (reason != Reason::kFork) {
+    if (stream->closed_by_program()) {
+      if (reason != Reason::kFork) stream->leave_closed(reason);  // else it ends by itself
+      return true;
+    }
+    if (!may_go_on) {
       stream->pin(reason, 0);
-    } else if (state == State::kConnecting) {
-      stream->leave_channel(reason);
     } else if (state != State::kOnTcp) {
-      stream->pin(reason, 0);
+      stream->leave_channel(reason);  // for the time being: stream_fork.cc
     }
     return true;
   });
@@ -340,6 +347,7 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   mutex_.reset_after_fork();
   queue_mutex_.reset_after_fork();
   segment_ = segment;
+  publish_mode();
   started_ = false;
   running_.store(false);
   // The parent's epoll instance and eventfd are shared with it: let go of our copies. What hangs on

@@ -39,6 +39,8 @@ struct AgentOptions {
   stats::Segment* segment = nullptr;  // not owned; may be null
   // One line about a decision, for the log. Called on any thread; may be null.
   void (*log)(const char* line) noexcept = nullptr;
+  // What an operator has asked of the program that this process was before.
+  control::Mode mode = control::Mode::kAuto;
   // The policy's edits; all null, or none. watch_policy: a descriptor that is readable when the
   // policy may have been edited, until take_policy_events, or -1; its owner is the caller, the
   // agent thread. reload_policy: true if there is another policy now. allows: whether the one that
@@ -75,6 +77,8 @@ class Agent final : public StreamHost, public TransportEvents {
   // Brings every stream back to TCP, so that the kernel delivers what was sent after the process is
   // gone, and waits for it, and for those that the program has closed, at most `timeout_ns`.
   void leave_all(Reason reason, std::int64_t timeout_ns) noexcept;
+  // After leave_all(kExec): the process goes on as it was.
+  void stay() noexcept { held_.store(false); }
   // Keeps every stream on TCP for good that a child that is about to be forked could not take over,
   // without waiting.
   void pin_unshareable() noexcept;
@@ -243,6 +247,7 @@ class Agent final : public StreamHost, public TransportEvents {
 
   // ---- agent thread (agent_operator.cc)
   void watch_operator() noexcept;
+  void publish_mode() noexcept;
   bool watch(int fd, Cookie cookie) noexcept;
   void watch_policy() noexcept;
   void policy_may_be_edited() noexcept;

@@ -27,6 +27,13 @@ void Agent::note(const char* line) noexcept {
   if (options_.log != nullptr) options_.log(line);
 }
 
+// Also for the program that this process becomes (stats.h).
+void Agent::publish_mode() noexcept {
+  if (segment_ == nullptr) return;
+  segment_->header().operator_mode.store(
+      static_cast<std::uint32_t>(mode_.load(std::memory_order_relaxed)));
+}
+
 void Agent::watch_operator() noexcept {
   if (segment_ != nullptr) {
     control_ = new (std::nothrow) control::Socket;
@@ -34,8 +41,7 @@ void Agent::watch_operator() noexcept {
         !watch(control_->fd(), kControlCookie)) {
       note("ringroad set cannot reach this process: its socket cannot be made");
     }
-    segment_->header().operator_mode.store(
-        static_cast<std::uint32_t>(mode_.load(std::memory_order_relaxed)));
+    publish_mode();
   }
   watch_policy();
   // The policy was read when the program made its first call, or by the parent of a child: what has

@@ -112,6 +112,9 @@ class Channel {
   // TX. Whether the peer's program has consumed all that was committed, as exactly as can be known now.
   virtual bool all_consumed() noexcept { return tx_consumed() == tx_head(); }
 
+  // ANY. A control message may have come that progress() has not taken in; as cheap as can be.
+  virtual bool control_may_wait() const noexcept { return false; }
+
   // Once true, stays true. Data that arrived before can still be read.
   virtual bool failed() const noexcept = 0;
   virtual Reason failure() const noexcept = 0;

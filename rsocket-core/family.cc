@@ -365,11 +365,24 @@ void Family::release(Share share) noexcept {
   if (!held) free_if_unheld(static_cast<std::uint32_t>(share) - 1, word);
 }
 
-void Family::keep(Share share) noexcept {
+bool Family::keep(Share share) noexcept {
   std::uint64_t word;
   Connection* connection = live(share, word);
-  while (connection != nullptr &&
-         !connection->word.compare_exchange_weak(word, word | kKept, std::memory_order_acq_rel)) {
+  while (connection != nullptr && (word & kKept) == 0) {
+    if (connection->word.compare_exchange_weak(word, word | kKept, std::memory_order_acq_rel)) {
+      return true;
+    }
+    if ((word & kStates) != kEntered || sequence_of(word) != share >> 32) break;
+  }
+  return false;
+}
+
+void Family::keep_no_longer(Share share) noexcept {
+  std::uint64_t word;
+  Connection* connection = live(share, word);
+  while (connection != nullptr && (word & kKept) != 0 &&
+         !connection->word.compare_exchange_weak(word, word & ~std::uint64_t{kKept},
+                                                 std::memory_order_acq_rel)) {
     if ((word & kStates) != kEntered || sequence_of(word) != share >> 32) return;
   }
 }

@@ -77,8 +77,10 @@ class Family {
   bool add(Share share, Member member) noexcept;
   // This process holds it no longer.
   void release(Share share) noexcept;
-  // Somebody holds it who cannot be known: for ever.
-  void keep(Share share) noexcept;
+  // Somebody holds it who cannot be known: for ever. True: nobody had said so before.
+  bool keep(Share share) noexcept;
+  // It has turned out that there is nobody. REQUIRES: keep() was true.
+  void keep_no_longer(Share share) noexcept;
   // No other process holds it.
   bool alone(Share share) noexcept;
 

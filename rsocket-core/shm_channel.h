@@ -75,6 +75,10 @@ class ShmChannel final : public Channel {
     take_credit();
     return tx_consumed() == tx_head();
   }
+  bool control_may_wait() const noexcept override {
+    return peer_.control_tail.load(std::memory_order_relaxed) !=
+           control_taken_.load(std::memory_order_relaxed);
+  }
   bool delivered() noexcept override { return true; }
   bool failed() const noexcept override { return failure() != Reason::kNone; }
   Reason failure() const noexcept override { return failure_.load(std::memory_order_acquire); }

@@ -55,7 +55,11 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   int fd = -1;
   if (segment->free_ != nullptr && length > 0 &&
       static_cast<std::size_t>(length) < sizeof segment->path_) {
-    // What stands under our pid is from a dead process.
+    // What stands under our pid is from a dead process, or from the program that this one was before.
+    const auto own_pid = static_cast<std::uint32_t>(sys::getpid());
+    segment->mode_before_exec_ = mode_of_file(segment->path_, own_pid, own_start_ticks());
+    constexpr std::uint32_t kSeldom = 8;  // who forks often shall not look at all files each time
+    if (own_pid % kSeldom == 0) remove_files_of_the_dead(directory, kKeepDeadS);
     sys::call(SYS_unlinkat, AT_FDCWD, segment->path_, 0);
     fd = sys::open_high([&] {
       return sys::call(SYS_openat, AT_FDCWD, segment->path_,
@@ -84,6 +88,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   h.slots = kSlots;
   h.pid = static_cast<std::uint32_t>(sys::getpid());
   h.start_ticks = own_start_ticks();
+  h.pid_namespace = own_pid_namespace();
   std::snprintf(h.program, sizeof h.program, "%s", program);
   std::snprintf(h.library_version, sizeof h.library_version, "%s", RINGROAD_VERSION);
   std::atomic_thread_fence(std::memory_order_release);

@@ -80,6 +80,7 @@ struct SegmentHeader {
   std::atomic<std::uint64_t> streams_opened{};
   std::atomic<std::uint64_t> streams_promoted{};
   std::atomic<std::uint64_t> promotions_refused[static_cast<unsigned>(Reason::kCount)]{};
+  std::uint64_t pid_namespace = 0;  // inode of /proc/PID/ns/pid: where `pid` means something
 };
 static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
 
@@ -104,6 +105,15 @@ struct StreamSlot {
   std::atomic<std::uint64_t> resumptions{};
 };
 
+// What stands beside a process' own file (stats_files.cc). None of these throws; errno is kept.
+// Removes the files of processes that have ended and could not do so themselves, at the earliest `keep_s` seconds
+// after they were first found dead here, and of those only what a file of this pid namespace says.
+void remove_files_of_the_dead(const char* directory, std::int64_t keep_s) noexcept;
+inline constexpr std::int64_t kKeepDeadS = 600;
+std::uint64_t own_pid_namespace() noexcept;  // 0: unknown
+// What an operator has asked of the process whose file this is (control::Mode); 0 if it is another's, or no file.
+std::uint32_t mode_of_file(const char* path, std::uint32_t pid, std::uint64_t start_ticks) noexcept;
+
 // The writer's side. Thread rule: any thread; create() and release() are internally serialised.
 class Segment {
  public:
@@ -122,6 +132,8 @@ class Segment {
   // And the control socket beside it.
   void remove_file() noexcept;
   const char* path() const noexcept { return path_; }
+  // What an operator had asked of the program that this process was before exec(2), whose file stood there (control::Mode).
+  std::uint32_t mode_before_exec() const noexcept { return mode_before_exec_; }
 
   static void begin(StreamSlot& slot) noexcept {
     slot.sequence.store(slot.sequence.load(std::memory_order_relaxed) + 1,
@@ -143,6 +155,7 @@ class Segment {
   std::uint32_t free_count_ = 0;
   std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
   char path_[256] = {};
+  std::uint32_t mode_before_exec_ = 0;
 };
 
 }  // namespace ringroad::stats

@@ -197,6 +197,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken = true) noexcept;
   // As pin(), without sleeping and for the time being.
   void leave_channel(Reason reason) noexcept;
+  // The program has closed it, and the process ends: what the peer's program has not read shall not end with
+  // it, and goes to the kernel. Does not wait.
+  void leave_closed(Reason reason) noexcept;
   // ---- What an operator asks for (stream_again.cc)
   // Leaves the channel, and has none until let_off_tcp(). Does not wait.
   void keep_on_tcp(Reason reason) noexcept;
@@ -224,6 +227,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
     MutexLock rx(rx_mutex_);
     return std::exchange(peer_keeps_, false);
   }
+
+  // ---- Somebody without the library may read on (stream_return.cc)
+  // Whether the kernel has all that the program has not read, and nothing else.
+  bool kernel_can_serve() noexcept;
+  // Where it has not, and will not: whoever has the descriptor is told of a reset, never of an end.
+  void cut_unless_served() noexcept;
 
   // The program closed its last descriptor `fd`; `busy` if another thread is inside a call. True:
   // close it now. False: the stream has taken a private duplicate, and finishes by itself.
@@ -338,7 +347,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void skip_verified() noexcept RR_REQUIRES(rx_mutex_);
   // Whether the program's bytes may go to the kernel now: not in front of a frame's last bytes.
   bool kernel_takes_bytes() const noexcept RR_REQUIRES(tx_mutex_) {
-    return tx_ == Tx::kTcp && frames_sent_ == frames_size_;
+    return tx_ == Tx::kTcp && !frames_wait();
   }
 
   // All that follow need both locks. stream_switch.cc:
@@ -391,11 +400,29 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void push_replay() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void back_on_tcp() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void reset_if_killed(bool yes) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  // stream_return.cc:
+  struct Passage {
+    std::unique_ptr<std::uint8_t[]> bytes;
+    std::size_t size = 0;
+    std::size_t filled = 0;
+    std::size_t sent = 0;
+    Passage() noexcept = default;
+    Passage(std::uint8_t* all, std::size_t n) noexcept : bytes(all), size(n) {}
+  };
+  std::uint32_t take_back() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool expect_back(std::uint32_t n) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool take_come_back() noexcept RR_REQUIRES(rx_mutex_);
+  bool push_passage(Passage& passage) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  // Something of the library's, or behind a frame of its, is not in the kernel's hands yet.
+  bool frames_wait() const noexcept RR_REQUIRES(tx_mutex_) {
+    return frames_sent_ < frames_size_ || given_back_.sent < given_back_.filled;
+  }
   // stream_agent.cc:
   void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool all_arrived() const noexcept;
   void peer_left() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool waits_to_follow() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool waits_to_be_read() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void finish_linger() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void service_locked() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
 
@@ -455,6 +482,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::uint8_t frames_[kTokenBytes + 2 * kResumeBytes] RR_GUARDED_BY(tx_mutex_) = {};
   std::size_t frames_size_ RR_GUARDED_BY(tx_mutex_) = 0;
   std::size_t frames_sent_ RR_GUARDED_BY(tx_mutex_) = 0;
+  Passage given_back_ RR_GUARDED_BY(tx_mutex_);  // behind our RESUME
   std::uint64_t frozen_at_ RR_GUARDED_BY(tx_mutex_) = 0;  // our S
   std::uint64_t replay_at_ RR_GUARDED_BY(tx_mutex_) = 0;  // ring offset
 
@@ -469,6 +497,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool tell_when_read_ RR_GUARDED_BY(rx_mutex_) = false;  // see all_read()
   bool read_since_asked_ RR_GUARDED_BY(rx_mutex_) = false;
   std::size_t verified_ RR_GUARDED_BY(rx_mutex_) = 0;  // frame bytes seen at boundary_, unread yet
+  Passage come_back_ RR_GUARDED_BY(rx_mutex_);  // behind the peer's RESUME: goes before our replay
 
   // Written under both locks, read under either.
   std::unique_ptr<Channel> channel_;

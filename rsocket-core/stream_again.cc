@@ -47,6 +47,7 @@ bool passing_for_returned(Reason reason) noexcept {
     case Reason::kPolicy:
     case Reason::kFork:
     case Reason::kIdle:
+    case Reason::kExec:  // of which nothing came, or the peer will say so
       return true;
     default:
       return passing(reason);
@@ -66,7 +67,7 @@ void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
     ask_for_room();
   } else if (returned_ && cause == Reason::kBusy) {
     ask_at(sys::now_ns() + kReadPauseNs);  // one end has not read all yet, or is not back yet
-  } else if (returned_ && passing_for_returned(cause)) {
+  } else if (returned_ && cause != Reason::kExec && passing_for_returned(cause)) {
     ask_after_return();
   } else if (!(passing(reason) || passing(peer_reason)) || !ask_later(true)) {
     pinned_ = true;

@@ -55,7 +55,7 @@ bool Stream::settled() noexcept {
   MutexLock rx(rx_mutex_);
   if (state() == State::kReset || state() == State::kClosed) return true;
   return channel_ == nullptr && boundary_ == kNoBoundary && !gave_up_ &&
-         frames_sent_ == frames_size_;
+         !frames_wait();
 }
 
 // Whose program closed first keeps the kernel's connection in TIME_WAIT, as without us: a server
@@ -69,6 +69,15 @@ bool Stream::waits_to_follow() noexcept {
   return sys::now_ns() < follow_until_ns_;
 }
 
+// What the peer's program has not read is in shared memory alone. While the connection is there the peer can
+// still return to TCP, for a child or another program that reads on, and have it all again. Whoever sends
+// to a program that has closed is told so by the end of the connection.
+bool Stream::waits_to_be_read() noexcept {
+  return channel_->outlives_peer() && !channel_->failed() && !channel_->all_consumed() &&
+         channel_->rx_head() == channel_->rx_consumed() &&
+         !(fin_at_ != kNoBoundary && peer_closing_) && sys::now_ns() < deadline_ns_;
+}
+
 // The program has closed; are all its bytes where they can do without this process?
 void Stream::finish_linger() noexcept {
   if (!app_closed_ || state() == State::kClosed) return;
@@ -77,13 +86,13 @@ void Stream::finish_linger() noexcept {
     case State::kOnTcp:
       // A peer that has yet to hear that we gave up may have its token on the way, and would get a
       // reset for it.
-      done = frames_sent_ == frames_size_ && !gave_up_;
+      done = !frames_wait() && !gave_up_;
       break;
     case State::kOnChannel:
       if (pending_shut_wr_) send_fin();
       channel_->flush();
       done = peer_closed_ || (fin_sent_ && channel_->tx_posted() == channel_->tx_head() &&
-                              channel_->delivered() && !waits_to_follow());
+                              channel_->delivered() && !waits_to_be_read() && !waits_to_follow());
       // Before the channel is closed: by that the peer would know, too.
       if (done && !peer_closed_ && !closed_in_use_) sys::shutdown(fd(), SHUT_WR);
       break;
@@ -94,7 +103,7 @@ void Stream::finish_linger() noexcept {
       break;
   }
   if (!done && sys::now_ns() >= deadline_ns_) {
-    if (state() != State::kOnTcp || frames_sent_ < frames_size_) {
+    if (state() != State::kOnTcp || frames_wait()) {
       const linger cut{1, 0};
       sys::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
     }
@@ -126,7 +135,7 @@ void Stream::service_locked() noexcept {
     while (channel_ != nullptr && channel_->take_control(m)) on_control(m);
     return;
   }
-  const bool frames_waited = frames_sent_ < frames_size_;
+  const bool frames_waited = frames_wait();
   push_frames();
   if (frames_waited && state() == State::kOnTcp && kernel_takes_bytes()) {
     if (std::exchange(pending_shut_wr_, false)) sys::shutdown(fd(), SHUT_WR);
@@ -156,6 +165,17 @@ void Stream::service_locked() noexcept {
   check();
 }
 
+void Stream::leave_closed(Reason reason) noexcept {
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    if (state() != State::kOnChannel || !app_closed_ || peer_closed_) return;
+    channel_->progress();
+    if (!channel_->all_consumed()) leave(reason);
+  }
+  host_->attend(*this);
+}
+
 StreamInterest Stream::interest() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
@@ -164,14 +184,14 @@ StreamInterest Stream::interest() noexcept {
   switch (state()) {
     case State::kOnTcp:
       want.tcp_in = gave_up_ || boundary_ != kNoBoundary;
-      want.tcp_out = frames_sent_ < frames_size_;
+      want.tcp_out = frames_wait();
       want.done = !want.tcp_in && !want.tcp_out;
       break;
     case State::kConnecting:
       break;
     case State::kSwitching:
       want.tcp_in = true;
-      want.tcp_out = frames_sent_ < frames_size_;
+      want.tcp_out = frames_wait();
       want.channel = true;
       break;
     case State::kOnChannel:
@@ -181,7 +201,7 @@ StreamInterest Stream::interest() noexcept {
       break;
     case State::kResuming:
       want.tcp_in = true;
-      want.tcp_out = frames_sent_ < frames_size_ || resume_seen_;
+      want.tcp_out = frames_wait() || resume_seen_;
       break;
     case State::kReset:
     case State::kClosed:

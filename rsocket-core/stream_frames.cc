@@ -70,24 +70,34 @@ void Stream::queue_frame(const std::uint8_t* bytes, std::size_t n) noexcept {
 }
 
 void Stream::push_frames() noexcept {
-  if (frames_sent_ == frames_size_) return;
+  if (!frames_wait()) return;
   const WithoutNagle now(fd());
   while (frames_sent_ < frames_size_) {
     const ssize_t n = sys::send(fd(), frames_ + frames_sent_, frames_size_ - frames_sent_,
                                 MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0) {
       if (errno != EAGAIN && errno != EINTR) break_connection(errno, Reason::kPeerGone);
-      break;
+      return;
     }
     frames_sent_ += static_cast<std::size_t>(n);
     tcp_tx_ += static_cast<std::uint64_t>(n);
   }
+  push_passage(given_back_);
 }
 
 // Looks at the place where the peer's frames may stand, over the application's bytes before it.
 void Stream::scan_frames() noexcept {
   for (int round = 0; round < 4; ++round) {
     skip_verified();
+    if (boundary_ != kNoBoundary && resume_seen_ && verified_ == 0 && tcp_rx_ == boundary_ &&
+        state() != State::kReset) {
+      // More of what it gives back is to come, or the end.
+      std::uint8_t next;
+      const ssize_t n = sys::recv(fd(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) tcp_ended(n == 0 ? 0 : errno);
+      if (n <= 0) return;
+      continue;
+    }
     // Behind its RESUME the peer's bytes are the program's again.
     if (boundary_ == kNoBoundary || resume_seen_ || state() == State::kReset) return;
     const std::uint64_t unread = boundary_ - tcp_rx_;
@@ -158,6 +168,7 @@ void Stream::frame_token() noexcept {
 }
 
 void Stream::frame_resume(const ResumeFrame& frame) noexcept {
+  if (!expect_back(frame.given_back)) return break_connection(ECONNRESET, Reason::kBadRequest);
   resume_seen_ = true;
   peer_consumed_ = frame.consumed;
   if (frame.reason != Reason::kNone) {
@@ -195,7 +206,7 @@ void Stream::answer_resume() noexcept {
   // The end of our output, where we froze, says it too.
   if (!frozen_ || wrote_since_freeze_ || resume_sent_ || (shut_wr_ && !pending_shut_wr_)) return;
   std::uint8_t frame[kResumeBytes];
-  encode_resume(peer_nonce_, ResumeFrame{0, reason(), false}, frame);
+  encode_resume(peer_nonce_, ResumeFrame{0, reason(), false, 0}, frame);
   resume_sent_ = true;
   queue_frame(frame, sizeof frame);
 }
@@ -356,8 +367,13 @@ void Stream::leave(Reason reason) noexcept {
     peer_consumed_ = 0;
   }
   reset_if_killed(true);
+  // No frame shall stand behind bytes that somebody else may read.
+  const std::uint32_t given_back = peer_closed_ ? 0 : take_back();
+  if (state() == State::kReset) return;
+  owed_ += given_back;
+  if (given_back > 0) skip_verified();
   std::uint8_t frame[kResumeBytes];
-  encode_resume(peer_nonce_, ResumeFrame{consumed, reason, answer}, frame);
+  encode_resume(peer_nonce_, ResumeFrame{consumed, reason, answer, given_back}, frame);
   queue_frame(frame, sizeof frame);
   wake_all();
   push_replay();
@@ -366,7 +382,8 @@ void Stream::leave(Reason reason) noexcept {
 void Stream::push_replay() noexcept {
   if (state() != State::kResuming || !resume_sent_ || !resume_seen_) return;
   push_frames();
-  if (frames_sent_ < frames_size_ || state() != State::kResuming) return;
+  if (frames_wait() || state() != State::kResuming) return;
+  if (come_back_.filled < come_back_.size) return;  // it is still to come
   if (replay_at_ == 0 || replay_at_ < peer_consumed_) {
     if (peer_consumed_ > channel_->tx_posted() || peer_consumed_ < channel_->tx_consumed()) {
       break_connection(ECONNRESET, Reason::kBadRequest);
@@ -375,6 +392,7 @@ void Stream::push_replay() noexcept {
     replay_at_ = peer_consumed_;
   }
   const WithoutNagle now(fd());
+  if (!push_passage(come_back_)) return;
   while (replay_at_ < channel_->tx_head()) {
     const Channel::View view = channel_->tx_replay(replay_at_);
     const ssize_t n = sys::send(fd(), view.data, view.size, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -393,6 +411,8 @@ void Stream::back_on_tcp() noexcept {
   tx_ = Tx::kTcp;
   replay_at_ = 0;
   fin_at_ = kNoBoundary;  // what came while we were leaving
+  given_back_ = Passage();
+  come_back_ = Passage();
   channel_.reset();
   slot_->resumptions.fetch_add(1, std::memory_order_relaxed);
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;

@@ -216,7 +216,12 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
       return {Step::kDone, static_cast<std::size_t>(n), 0};
     }
     case Tx::kChannel: {
-      if (peer_closed_) {
+      if (fin_at_ == kNoBoundary && channel_->control_may_wait()) {
+        channel_->progress();
+        if (channel_->control_pending()) return {Step::kService, 0, 0};
+      }
+      // It may wait for this program to read before its connection ends: finish_linger().
+      if (peer_closed_ || (peer_closing_ && fin_at_ != kNoBoundary)) {
         // As the kernel has it: the first send after the peer's close is taken, its reset makes
         // the next one fail.
         if (sent_after_peer_closed_) return {Step::kError, 0, EPIPE};
@@ -289,7 +294,7 @@ void Stream::skip_verified() noexcept {
     // What comes next comes from elsewhere: who waits for a change must look.
     if (verified_ == 0) waiters_.wake(POLLIN);
   }
-  if (verified_ == 0 && tcp_rx_ == boundary_ && resume_seen_) {
+  if (verified_ == 0 && tcp_rx_ == boundary_ && resume_seen_ && take_come_back()) {
     boundary_ = kNoBoundary;
     waiters_.wake(POLLIN | POLLOUT);  // see settled()
     host_->attend(*this);             // perhaps the kernel has the stream for good now
@@ -548,7 +553,7 @@ std::uint64_t Stream::unread_on_tcp() noexcept {
   const std::uint64_t before = std::min(all, boundary_ - tcp_rx_);
   if (!resume_seen_) return before;
   // What stands behind the frames is the program's again.
-  return all - std::min<std::uint64_t>(all - before, verified_);
+  return all - std::min<std::uint64_t>(all - before, verified_ + come_back_.size - come_back_.filled);
 }
 
 int Stream::unread_bytes() noexcept {

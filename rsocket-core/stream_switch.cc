@@ -98,6 +98,8 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   fin_sent_ = false;
   fin_at_ = left_fin_at_ = kNoBoundary;
   frames_size_ = frames_sent_ = 0;
+  given_back_ = Passage();
+  come_back_ = Passage();
   leave_reason_ = Reason::kNone;
   return Reason::kNone;
 }
@@ -256,7 +258,7 @@ void Stream::answer_switch() noexcept {
 
 void Stream::maybe_switched() noexcept {
   if (state() != State::kSwitching || !token_sent_ || !token_seen_) return;
-  if (frames_sent_ < frames_size_) return;  // our token is not all in the kernel yet
+  if (frames_wait()) return;  // our token is not all in the kernel yet
   tx_ = Tx::kChannel;
   deadline_ns_ = kForever;
   step(StreamEvent::kSwitched, Reason::kNone);

@@ -30,6 +30,7 @@ void encode_resume(const Nonce& nonce, const ResumeFrame& frame,
   std::memcpy(out + 16, &frame.consumed, sizeof frame.consumed);
   out[24] = static_cast<std::uint8_t>(frame.reason);
   out[25] = frame.answer ? 1 : 0;
+  std::memcpy(out + 26, &frame.given_back, sizeof frame.given_back);
 }
 
 FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_t n,
@@ -41,12 +42,15 @@ FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_
   if (kind != static_cast<std::uint8_t>(FrameKind::kResume)) return FrameMatch::kOther;
   if (n < kResumeBytes) return FrameMatch::kPartial;
   if (bytes[25] > 1 ||
-      std::any_of(bytes + 26, bytes + kResumeBytes, [](std::uint8_t b) { return b != 0; })) {
+      std::any_of(bytes + 30, bytes + kResumeBytes, [](std::uint8_t b) { return b != 0; })) {
     return FrameMatch::kOther;
   }
   std::memcpy(&resume.consumed, bytes + 16, sizeof resume.consumed);
   resume.reason = reason_from_wire(bytes[24]);
   resume.answer = bytes[25] != 0;
+  std::memcpy(&resume.given_back, bytes + 26, sizeof resume.given_back);
+  // Who gives back has seen our token, and so waits for our RESUME.
+  if (resume.given_back != 0 && !resume.answer) return FrameMatch::kOther;
   return FrameMatch::kResume;
 }
 

@@ -31,8 +31,8 @@ bool make_nonce(Nonce& out) noexcept;
 
 // ---- Frames inside the TCP stream --------------------------------------------------------------
 //
-//  0              15 16                  24       25       26       32
-//  | nonce         |k| consumed (RESUME) | reason | answer | 6 zero |
+//  0              15 16                  24       25       26           30     32
+//  | nonce         |k| consumed (RESUME) | reason | answer | given back | zero |
 //
 // TOKEN is the first 16 bytes alone, RESUME all 32. k tells them apart.
 
@@ -45,6 +45,9 @@ struct ResumeFrame {
   std::uint64_t consumed = 0;  // bytes taken from the ring since the switch
   Reason reason = Reason::kNone;
   bool answer = false;  // the sender knows where the other's frames would stand, and waits for one
+  // So many bytes follow the frame that the other had written before the switch and that the sender's program
+  // has not read: the other writes them again.
+  std::uint32_t given_back = 0;
 };
 
 void encode_token(const Nonce& nonce, std::uint8_t out[kTokenBytes]) noexcept;

@@ -227,6 +227,15 @@ TEST_F(FamilyTest, WhoBecomesAnotherProgramHoldsWhatItWasSaidToKeepOnly) {
   EXPECT_EQ(find(2), Family::Found::kNobody);
 }
 
+TEST_F(FamilyTest, WhoDoesNotBecomeAnotherProgramTakesItsWordBackAndNobodyElses) {
+  const Family::Share share = family.enter(connection(1));
+  ASSERT_TRUE(family.keep(share));
+  EXPECT_FALSE(family.keep(share)) << "it was said before";
+  EXPECT_FALSE(family.alone(share));
+  family.keep_no_longer(share);
+  EXPECT_TRUE(family.alone(share));
+}
+
 TEST_F(FamilyTest, AMemberThatResignsMakesRoomAndCountsNoLonger) {
   Child child(family, [&] {
     const bool entered = family.enter(connection(1)) != 0;

@@ -1,5 +1,6 @@
 // Bytes that the program has not read when the carrier changes: what stands behind them is there
 // too.
+#include <algorithm>
 #include <string>
 
 #include "tests/core/stream_pair.h"
@@ -67,6 +68,112 @@ TEST_F(Boundary, WhatStandsBehindTheFramesOfAReturnIsCountedAndPeekedAt) {
   EXPECT_EQ("abcdef", std::string(one, 6));
   EXPECT_EQ("abcdef", recv_text(*p.a, 100));
   EXPECT_EQ(0, p.a->unread_bytes());
+}
+
+// Who reads without the library, as a child does, or another program: up to the end, or an error.
+std::string raw(int fd, std::size_t n) {
+  std::string got;
+  while (got.size() < n && readable(fd, 1000)) {
+    char bytes[256];
+    const ssize_t more = ::recv(fd, bytes, std::min(sizeof bytes, n - got.size()), 0);
+    if (more < 0) return got + "<" + strerrorname_np(errno) + ">";
+    if (more == 0) return got + "<end>";
+    got.append(bytes, static_cast<std::size_t>(more));
+  }
+  return got;
+}
+
+bool both_settled(StreamPair& p) {
+  return p.a->state() == State::kOnTcp && p.b->state() == State::kOnTcp && p.a->settled() &&
+         p.b->settled();
+}
+
+TEST_F(Boundary, WhatStandsBeforeTheFramesIsGivenBackSoThatTheKernelHasNothingElse) {
+  ASSERT_EQ(3, send_text(*p.b, "def"));
+  p.a->leave_channel(Reason::kFork);
+  ASSERT_TRUE(p.pump_until([&] { return both_settled(p); }));
+  EXPECT_TRUE(p.a->kernel_can_serve());
+  ASSERT_EQ(3, send_text(*p.b, "ghi"));
+  EXPECT_EQ("abcdefghi", raw(p.a_fd, 9));
+  ASSERT_EQ(3, send_text(*p.a, "jkl"));
+  EXPECT_EQ("jkl", raw(p.b_fd, 3));
+}
+
+TEST_F(Boundary, ItIsGivenBackWhereThePeerLeavesTheChannelToo) {
+  ASSERT_EQ(3, send_text(*p.b, "def"));
+  p.b->leave_channel(Reason::kFork);
+  ASSERT_TRUE(p.pump_until([&] { return both_settled(p); }));
+  EXPECT_EQ("abcdef", raw(p.a_fd, 6));
+}
+
+TEST_F(Boundary, WhatIsGivenBackIsReadInOrderByTheProgramThatHadNotReadIt) {
+  EXPECT_EQ("a", recv_text(*p.a, 1));
+  p.a->leave_channel(Reason::kOperator);
+  std::string got;
+  ASSERT_TRUE(p.pump_until([&] {
+    const std::string part = recv_text(*p.a, 100);
+    if (!part.starts_with('<')) got += part;
+    return got.size() >= 2;
+  }));
+  EXPECT_EQ("bc", got);
+}
+
+TEST_F(Boundary, WhoGivesBackMoreThanThereCanBeIsCutOff) {
+  std::uint8_t frame[kResumeBytes];
+  const ResumeFrame lie{0, Reason::kFork, true, Stream::kMaxPeekBytes + 1};
+  encode_resume(p.b->nonce(), lie, frame);
+  ASSERT_EQ(static_cast<ssize_t>(sizeof frame), ::send(p.a_fd, frame, sizeof frame, 0));
+  ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kReset; }));
+  EXPECT_EQ(Reason::kBadRequest, p.b->reason());
+}
+
+// ---- The peer has closed
+
+struct Closed : public ::testing::Test {
+  void SetUp() override {
+    p.promote();
+    ASSERT_EQ(7, send_text(*p.a, "goodbye"));
+    p.a->close_by_program(false);
+    ::close(std::exchange(p.a_fd, -1));
+  }
+  StreamPair p;
+};
+
+TEST_F(Closed, WhatIsUnreadComesAgainOverTcpForWhoReadsOn) {
+  p.b->leave_channel(Reason::kFork);
+  ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kOnTcp && p.b->settled(); }));
+  EXPECT_EQ("goodbye<end>", raw(p.b_fd, 100));
+  EXPECT_TRUE(p.pump_until([&] { return p.a->interest().done; }));
+}
+
+TEST_F(Closed, AndWhereTheProcessOfThePeerEnds) {
+  p.a->leave_closed(Reason::kExit);
+  ASSERT_TRUE(p.pump_until([&] { return p.a->settled(); }));
+  p.a.reset();
+  p.a = p.b;  // for the pump
+  ASSERT_TRUE(p.pump_until([&] { return p.b->settled(); }));
+  EXPECT_EQ("goodbye<end>", raw(p.b_fd, 100));
+}
+
+TEST_F(Closed, WhoSendsToItIsToldAsByTheKernel) {
+  EXPECT_EQ(1, send_text(*p.b, "1"));
+  EXPECT_EQ(-1, send_text(*p.b, "2"));
+  EXPECT_EQ(EPIPE, errno);
+  EXPECT_EQ("goodbye", recv_text(*p.b, 100));
+  EXPECT_TRUE(p.pump_until([&] { return p.a->interest().done; }));
+}
+
+TEST_F(Closed, AKilledPeersUnreadBytesEndInAResetForWhoReadsOn) {
+  p.a.reset();
+  p.b->leave_channel(Reason::kExec);
+  p.a = p.b;  // for the pump
+  ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kReset; }));
+  EXPECT_FALSE(p.b->kernel_can_serve());
+  p.b->cut_unless_served();
+  const std::string told = raw(p.b_fd, 100);
+  EXPECT_TRUE(told == "<ECONNRESET>" || told == "<ENOTCONN>") << told;
+  EXPECT_EQ("goodbye", recv_text(*p.b, 100)) << "the program itself still has them";
+  EXPECT_TRUE(p.b->kernel_can_serve());
 }
 
 // The kernel tells a reset before EPIPE.

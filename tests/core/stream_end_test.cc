@@ -72,7 +72,7 @@ TEST(StreamEnd, ADestroyedChannelsFinIsNoEndBeforeAllItsBytesAreHere) {
   EXPECT_EQ("", recv_text(*p.b, 100));
 }
 
-// It has seen its bytes delivered and is gone when we say where they should come again.
+// It is killed while it waits for its bytes to be read, and gone when we say where they should come again.
 enum class Known { kNothing, kFin, kEnd };
 class LeftBehind : public ::testing::TestWithParam<Known> {};
 
@@ -83,7 +83,7 @@ TEST_P(LeftBehind, ByAPeerThatHadClosedStillReadsEveryByteAndItsEnd) {
   EXPECT_EQ(0, p.a->shutdown(SHUT_WR));
   if (GetParam() == Known::kFin) p.b->service();
   close_stream(p.a, p.a_fd);
-  ASSERT_TRUE(service_until(p.a, [&] { return p.a->interest().done; }));
+  p.a->service();
   p.a.reset();
   if (GetParam() == Known::kEnd) p.b->service();
   p.b->leave_channel(Reason::kOperator);

@@ -98,6 +98,16 @@ TEST(FrameTest, TakesAnythingElseForApplicationBytesAsSoonAsItDiffers) {
   }
 }
 
+TEST(FrameTest, SaysHowMuchIsGivenBackToWhomItWaitsFor) {
+  std::uint8_t bytes[kResumeBytes];
+  encode_resume(counting_nonce(), {7, Reason::kFork, true, 0x12345678}, bytes);
+  ResumeFrame resume;
+  ASSERT_EQ(match_frame(counting_nonce(), bytes, sizeof bytes, resume), FrameMatch::kResume);
+  EXPECT_EQ(resume.given_back, 0x12345678U);
+  encode_resume(counting_nonce(), {7, Reason::kFork, false, 1}, bytes);
+  EXPECT_EQ(match_frame(counting_nonce(), bytes, sizeof bytes, resume), FrameMatch::kOther);
+}
+
 TEST(FrameTest, KnowsOnlyTwoKinds) {
   std::uint8_t bytes[kResumeBytes] = {};
   encode_token(counting_nonce(), bytes);

@@ -4,6 +4,8 @@
 //   socket_scenarios NAME        the server's transcript, then the client's, then "== end"; both
 //                                processes keep their sockets until standard input ends
 //
+//   socket_scenarios --duplex ..., --receive ...  a scenario's heir (duplex.h)
+//
 // Exit status: 0 if both processes ended as they should, 1 after a time-out or a crash (said in the
 // transcript), 2 for a wrong command line.
 #include <fcntl.h>
@@ -21,6 +23,7 @@
 #include <string>
 
 #include "tests/preload/actor.h"
+#include "tests/preload/duplex.h"
 
 namespace ringroad::test {
 namespace {
@@ -170,6 +173,9 @@ int main(int argc, char** argv) {
       std::printf("%s%s\n", s.name, trait_names(s.traits).c_str());
     }
     return 0;
+  }
+  if (argc > 2 && (std::strcmp(argv[1], "--duplex") == 0 || std::strcmp(argv[1], "--receive") == 0)) {
+    return duplex_program(argc, argv);
   }
   if (argc == 2) {
     for (const Scenario& s : scenarios()) {

@@ -1,0 +1,111 @@
+// Bytes from before a switch that the program has not read when the stream goes back to TCP.
+//
+//   our kernel, unread:  | program's bytes | TOKEN |            who reads on without the library, a child
+//                        | given back      |                    or another program, would read the frames
+//
+//   we write   RESUME{given back = n} n bytes      the peer writes them again, and then its replay
+//
+// Only the end that connected has such bytes: the other answers SWITCH when nothing is unread.
+#include <algorithm>
+#include <new>
+
+#include "rsocket-core/stream.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+
+// Everything before the peer's token, which has been seen there, so all of it is here. What is given
+// back; 0: nothing is unread, or there is no memory, and it stays where it is.
+std::uint32_t Stream::take_back() noexcept {
+  if (boundary_ == kNoBoundary || !token_seen_ || tcp_rx_ >= boundary_) return 0;
+  const std::uint64_t unread = boundary_ - tcp_rx_;
+  if (unread > kMaxPeekBytes) return 0;
+  const auto n = static_cast<std::size_t>(unread);
+  given_back_ = Passage(new (std::nothrow) std::uint8_t[n], n);
+  if (given_back_.bytes == nullptr) {
+    given_back_ = Passage();
+    return 0;
+  }
+  for (std::size_t taken = 0; taken < n;) {
+    const ssize_t got = sys::recv(fd(), given_back_.bytes.get() + taken, n - taken, MSG_DONTWAIT);
+    if (got <= 0) {
+      given_back_ = Passage();
+      if (taken > 0) break_connection(ECONNRESET, Reason::kPeerGone);
+      return 0;
+    }
+    taken += static_cast<std::size_t>(got);
+    tcp_rx_ += static_cast<std::uint64_t>(got);
+  }
+  given_back_.filled = n;
+  return static_cast<std::uint32_t>(n);
+}
+
+// The peer's RESUME says that it gives `n` bytes of ours back: they follow. False: a lie, or no memory.
+bool Stream::expect_back(std::uint32_t n) noexcept {
+  if (n == 0) return true;
+  // Only one that has seen our token knows that we will write them again.
+  if (n > kMaxPeekBytes || !token_sent_) return false;
+  come_back_ = Passage(new (std::nothrow) std::uint8_t[n], n);
+  return come_back_.bytes != nullptr;
+}
+
+// Takes in what has come of them. True: all.
+bool Stream::take_come_back() noexcept {
+  while (come_back_.filled < come_back_.size) {
+    const ssize_t got = sys::recv(fd(), come_back_.bytes.get() + come_back_.filled,
+                                  come_back_.size - come_back_.filled, MSG_DONTWAIT);
+    if (got <= 0) return false;
+    come_back_.filled += static_cast<std::size_t>(got);
+    tcp_rx_ += static_cast<std::uint64_t>(got);
+    boundary_ += static_cast<std::uint64_t>(got);
+    frames_rx_ += static_cast<std::uint64_t>(got);
+  }
+  return true;
+}
+
+// Writes what it can of a passage. True: nothing is left.
+bool Stream::push_passage(Passage& passage) noexcept {
+  while (passage.sent < passage.filled) {
+    const ssize_t n = sys::send(fd(), passage.bytes.get() + passage.sent,
+                                passage.filled - passage.sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0) {
+      if (errno != EAGAIN && errno != EINTR) break_connection(errno, Reason::kPeerGone);
+      return false;
+    }
+    passage.sent += static_cast<std::size_t>(n);
+    tcp_tx_ += static_cast<std::uint64_t>(n);
+  }
+  return true;
+}
+
+bool Stream::kernel_can_serve() noexcept {
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  switch (state()) {
+    case State::kOnTcp:
+    case State::kConnecting:
+      return boundary_ == kNoBoundary && !gave_up_ && !frames_wait();
+    case State::kReset:
+      return channel_ != nullptr && fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_;
+    default:
+      return state() == State::kClosed;
+  }
+}
+
+void Stream::cut_unless_served() noexcept {
+  if (kernel_can_serve()) return;
+  const int saved = errno;
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    // connect(2): such a socket is nobody's any more, and says ECONNRESET or ENOTCONN.
+    sockaddr nobody{};
+    nobody.sa_family = AF_UNSPEC;
+    sys::connect(fd(), &nobody, sizeof nobody);
+    break_connection(ECONNRESET, reason());
+  }
+  host_->attend(*this);
+  errno = saved;
+}
+
+}  // namespace ringroad

@@ -1,0 +1,111 @@
+// What processes leave in the runtime directory, and what becomes of it.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "rsocket-core/control.h"
+#include "rsocket-core/stats.h"
+
+namespace ringroad::stats {
+namespace {
+
+namespace fs = std::filesystem;
+
+class StatsFiles : public ::testing::Test {
+ protected:
+  StatsFiles() {
+    char name[] = "/tmp/stats_files_test.XXXXXX";
+    directory_ = mkdtemp(name);
+  }
+  ~StatsFiles() override { fs::remove_all(directory_); }
+
+  std::set<std::string> names() const {
+    std::set<std::string> all;
+    for (const auto& entry : fs::directory_iterator(directory_)) all.insert(entry.path().filename());
+    return all;
+  }
+  // A process that makes its file and its control socket, and is killed.
+  std::string killed() {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      Segment* segment = Segment::create(directory_.c_str(), "killed");
+      const std::string socket = std::string(segment->path()) + control::kSuffix;
+      ::close(::open(socket.c_str(), O_CREAT | O_WRONLY, 0600));
+      ::raise(SIGKILL);
+    }
+    ::waitpid(child, nullptr, 0);
+    return std::to_string(child);
+  }
+
+  std::string directory_;
+};
+
+TEST_F(StatsFiles, OfTheDeadAreRemovedWithWhatStandsBesideThem) {
+  const std::unique_ptr<Segment> own(Segment::create(directory_.c_str(), "own"));
+  ASSERT_NE(own, nullptr);
+  const std::string dead = killed();
+  ASSERT_EQ(names(), (std::set<std::string>{std::to_string(::getpid()), dead, dead + control::kSuffix}));
+  remove_files_of_the_dead(directory_.c_str(), 0);
+  EXPECT_EQ(names(), std::set<std::string>{std::to_string(::getpid())});
+}
+
+TEST_F(StatsFiles, OfTheDeadStayForWhoWantsToKnowWhatTheyDidLast) {
+  const std::string dead = killed();
+  remove_files_of_the_dead(directory_.c_str(), 600);
+  remove_files_of_the_dead(directory_.c_str(), 600);
+  EXPECT_TRUE(names().contains(dead));
+  remove_files_of_the_dead(directory_.c_str(), 0);
+  EXPECT_FALSE(names().contains(dead));
+}
+
+TEST_F(StatsFiles, OfOthersAreLeftAlone) {
+  const std::string dead = killed();
+  // Nobody's statistics, another process' number, and what no library of this kind has written.
+  fs::copy_file(directory_ + "/" + dead, directory_ + "/4194300");
+  fs::create_symlink(directory_ + "/" + dead, directory_ + "/4194301");
+  ::close(::open((directory_ + "/4194302").c_str(), O_CREAT | O_WRONLY, 0600));
+  fs::create_directory(directory_ + "/4194303");
+  ::close(::open((directory_ + "/notes").c_str(), O_CREAT | O_WRONLY, 0600));
+  remove_files_of_the_dead(directory_.c_str(), 0);
+  EXPECT_EQ(names(),
+            (std::set<std::string>{"4194300", "4194301", "4194302", "4194303", "notes"}));
+}
+
+TEST_F(StatsFiles, OfAnotherPidNamespaceAreLeftAlone) {
+  const std::string dead = killed();
+  const int fd = ::open((directory_ + "/" + dead).c_str(), O_RDWR);
+  SegmentHeader header;
+  ASSERT_EQ(::pread(fd, &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
+  ++header.pid_namespace;
+  ASSERT_EQ(::pwrite(fd, &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
+  ::close(fd);
+  remove_files_of_the_dead(directory_.c_str(), 0);
+  EXPECT_TRUE(names().contains(dead));
+}
+
+TEST_F(StatsFiles, TellTheProgramThatTheProcessBecomesWhatTheOperatorWanted) {
+  const auto mode = static_cast<std::uint32_t>(control::Mode::kTcp);
+  {
+    const std::unique_ptr<Segment> before(Segment::create(directory_.c_str(), "before"));
+    EXPECT_EQ(before->mode_before_exec(), 0U);
+    before->header().operator_mode.store(mode);
+  }
+  const std::unique_ptr<Segment> after(Segment::create(directory_.c_str(), "after"));
+  EXPECT_EQ(after->mode_before_exec(), mode);
+  // One that had the same number is another process.
+  after->header().operator_mode.store(mode);
+  ++after->header().start_ticks;
+  const std::unique_ptr<Segment> another(Segment::create(directory_.c_str(), "another"));
+  EXPECT_EQ(another->mode_before_exec(), 0U);
+}
+
+}  // namespace
+}  // namespace ringroad::stats

@@ -1,0 +1,465 @@
+// A connection changes hands in every way that there is, with bytes under way in both directions: whoever has
+// it in the end gets what nobody had read, once, and goes on where the other stopped.
+//
+//   peer P ════════════ holder H ──▶ heir       the heir reads H's unread bytes from the kernel
+//
+// Each scenario is one way, in one role of the holder, over all that the peer may be doing meanwhile.
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/preload/actor.h"
+#include "tests/preload/duplex.h"
+
+namespace ringroad::test {
+namespace {
+
+enum class Unread { kNone, kSome, kFull };
+// While the connection changes hands.
+enum class Peer { kIdle, kActive, kHalfCloses, kCloses, kStopped };
+
+constexpr std::uint64_t kTotal = 700'000;  // more than two rings
+constexpr std::uint64_t kSome = 1000;
+constexpr std::uint64_t kMuch = 150'000;  // less than one ring
+constexpr std::uint64_t kTaken = 300;     // of that by the holder
+constexpr useconds_t kIdleUs = 30'000;
+constexpr useconds_t kStoppedUs = 100'000;
+
+struct Held {
+  Actor& a;
+  int fd = -1;
+  std::uint64_t received = 0;
+  std::uint64_t sent = 0;
+  std::uint64_t total = 0;
+  bool more = false;     // is unread than the holder has taken
+  bool silent = false;   // the peer has gone: nothing is to be sent any more
+
+  Duplex duplex(int in, int out) const {
+    Duplex all;
+    all.in = in;
+    all.out = silent ? -1 : out;
+    all.received = received;
+    all.sent = sent;
+    all.total = total;
+    return all;
+  }
+  // The heir within this process' memory.
+  int use(int in, int out) const {
+    const std::string how = duplex(in, out).run();
+    if (how != "whole") a.log("the heir: %s", how.c_str());
+    return how == "whole" ? 0 : 1;
+  }
+};
+
+using Way = void (*)(Held& h);
+
+void wait_for(Actor& a, pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  a.log("the heir ended with %d", WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+}
+
+// ---- The heir as a program that the library is not in
+
+struct Words {
+  std::vector<std::string> words;
+  std::vector<std::string> variables;
+  std::vector<char*> argv;
+  std::vector<char*> envp;
+
+  explicit Words(std::vector<std::string> all) : words(std::move(all)) {
+    for (char** v = environ; *v != nullptr; ++v) {
+      if (std::strncmp(*v, "LD_PRELOAD=", 11) != 0) variables.emplace_back(*v);
+    }
+    for (std::string& word : words) argv.push_back(word.data());
+    for (std::string& variable : variables) envp.push_back(variable.data());
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+  }
+};
+
+std::string self() {
+  char path[512] = {};
+  return ::readlink("/proc/self/exe", path, sizeof path - 1) > 0 ? path : "";
+}
+
+std::vector<std::string> numbers(const Held& h) {
+  return {std::to_string(h.received), std::to_string(h.sent), std::to_string(h.total),
+          h.silent ? "silent" : "speaks"};
+}
+
+Words duplex_words(const Held& h, int in, int out) {
+  std::vector<std::string> words{self(), "--duplex", std::to_string(in),
+                                 std::to_string(h.silent ? -1 : out)};
+  for (const std::string& number : numbers(h)) words.push_back(number);
+  return Words(words);
+}
+
+std::string command(const Held& h, int in, int out) {
+  std::string line = "exec env -u LD_PRELOAD";
+  for (const std::string& word : duplex_words(h, in, out).words) line += " " + word;
+  return line;
+}
+
+// ---- The ways
+
+void fork_and_serve(Held& h) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(h.use(h.fd, h.fd));
+  ::close(h.fd);
+  wait_for(h.a, child);
+}
+
+void fork_and_the_child_reads(Held& h) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(h.use(h.fd, -1));
+  h.use(-1, h.fd);
+  ::close(h.fd);
+  wait_for(h.a, child);
+}
+
+void fork_and_the_child_writes(Held& h) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(h.use(-1, h.fd));
+  h.use(h.fd, -1);
+  ::close(h.fd);
+  wait_for(h.a, child);
+}
+
+void fork_and_the_parent_goes_on(Held& h) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  wait_for(h.a, child);
+  h.use(h.fd, h.fd);
+  ::close(h.fd);
+}
+
+void fork_twice(Held& h) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const pid_t grandchild = ::fork();
+    if (grandchild == 0) ::_exit(h.use(h.fd, h.fd));
+    ::close(h.fd);
+    int status = 1;
+    ::waitpid(grandchild, &status, 0);
+    ::_exit(status == 0 ? 0 : 1);
+  }
+  ::close(h.fd);
+  wait_for(h.a, child);
+}
+
+void become_a_daemon(Held& h) {
+  int told[2];
+  if (::pipe2(told, O_CLOEXEC) != 0) return;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::daemon(1, 1) != 0) ::_exit(1);
+    const char answer = h.use(h.fd, h.fd) == 0 ? '+' : '-';
+    ::_exit(::write(told[1], &answer, 1) == 1 ? 0 : 1);
+  }
+  ::close(h.fd);
+  ::close(told[1]);
+  wait_for(h.a, child);
+  char answer = '?';
+  if (::read(told[0], &answer, 1) < 0) answer = '!';
+  h.a.log("the daemon: %c", answer);
+  ::close(told[0]);
+}
+
+[[noreturn]] void as_inetd_does(Held& h) {
+  Words words = duplex_words(h, 0, 1);
+  ::dup2(h.fd, 0);
+  ::dup2(h.fd, 1);
+  ::execve(words.argv[0], words.argv.data(), words.envp.data());
+  ::_exit(127);
+}
+
+void fork_dup2_and_exec(Held& h) {
+  const pid_t child = ::fork();
+  if (child == 0) as_inetd_does(h);
+  ::close(h.fd);
+  wait_for(h.a, child);
+}
+
+void fork_use_and_exec(Held& h) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // Its parent has nothing to do with the connection any more, and so it may be on a channel again.
+    char byte;
+    if (h.sent < h.total && ::send(h.fd, patterned(h.sent, 1).data(), 1, MSG_DONTWAIT) == 1) ++h.sent;
+    if (h.more && ::recv(h.fd, &byte, 1, 0) == 1) ++h.received;
+    as_inetd_does(h);
+  }
+  ::close(h.fd);
+  wait_for(h.a, child);
+}
+
+void fork_and_exec_a_shell(Held& h) {
+  Words words({"/bin/sh", "-c", command(h, 0, 1)});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(h.fd, 0);
+    ::dup2(h.fd, 1);
+    ::execve(words.argv[0], words.argv.data(), words.envp.data());
+    ::_exit(127);
+  }
+  ::close(h.fd);
+  wait_for(h.a, child);
+}
+
+void vfork_dup2_and_exec(Held& h) {
+  Words words = duplex_words(h, 0, 1);
+  const pid_t child = ::vfork();
+  if (child == 0) {
+    ::dup2(h.fd, 0);
+    ::dup2(h.fd, 1);
+    ::execve(words.argv[0], words.argv.data(), words.envp.data());
+    ::_exit(127);
+  }
+  ::close(h.fd);
+  wait_for(h.a, child);
+}
+
+void spawn_with_file_actions(Held& h) {
+  Words words = duplex_words(h, 0, 1);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, h.fd, 0);
+  ::posix_spawn_file_actions_adddup2(&actions, h.fd, 1);
+  pid_t child = -1;
+  h.a.result("posix_spawn", ::posix_spawn(&child, words.argv[0], &actions, nullptr,
+                                          words.argv.data(), words.envp.data()));
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(h.fd);
+  wait_for(h.a, child);
+}
+
+void spawn_and_inherit(Held& h) {
+  ::fcntl(h.fd, F_SETFD, 0);
+  Words words = duplex_words(h, h.fd, h.fd);
+  pid_t child = -1;
+  h.a.result("posix_spawn", ::posix_spawn(&child, words.argv[0], nullptr, nullptr,
+                                          words.argv.data(), words.envp.data()));
+  ::close(h.fd);
+  wait_for(h.a, child);
+}
+
+void run_by_system(Held& h) {
+  ::fcntl(h.fd, F_SETFD, 0);
+  h.a.log("system: %d", std::system(command(h, h.fd, h.fd).c_str()));
+  ::close(h.fd);
+}
+
+void run_by_popen(Held& h) {
+  ::fcntl(h.fd, F_SETFD, 0);
+  std::FILE* pipe = ::popen(command(h, h.fd, h.fd).c_str(), "r");
+  ::close(h.fd);
+  if (pipe != nullptr) h.a.log("pclose: %d", ::pclose(pipe));
+}
+
+void pass_on(Held& h, bool many) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return;
+  std::vector<std::string> line{self(), "--receive", std::to_string(pair[1])};
+  for (const std::string& number : numbers(h)) line.push_back(number);
+  Words words(line);
+  pid_t child = -1;
+  h.a.result("posix_spawn", ::posix_spawn(&child, words.argv[0], nullptr, nullptr,
+                                          words.argv.data(), words.envp.data()));
+  char byte = 'x';
+  iovec piece{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  mmsghdr message{};
+  message.msg_hdr.msg_iov = &piece;
+  message.msg_hdr.msg_iovlen = 1;
+  message.msg_hdr.msg_control = control;
+  message.msg_hdr.msg_controllen = sizeof control;
+  cmsghdr* part = CMSG_FIRSTHDR(&message.msg_hdr);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_RIGHTS;
+  part->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(part), &h.fd, sizeof h.fd);
+  if (many) {
+    h.a.result("sendmmsg", ::sendmmsg(pair[0], &message, 1, 0));
+  } else {
+    h.a.result("sendmsg", ::sendmsg(pair[0], &message.msg_hdr, 0));
+  }
+  ::close(h.fd);
+  ::close(pair[0]);
+  ::close(pair[1]);
+  wait_for(h.a, child);
+}
+
+void pass_by_sendmsg(Held& h) { pass_on(h, false); }
+void pass_by_sendmmsg(Held& h) { pass_on(h, true); }
+
+// ---- What goes before, and the peer
+
+std::uint64_t send_until_full(int fd, std::uint64_t total) {
+  std::uint64_t sent = 0;
+  while (sent < total) {
+    const std::string bytes = patterned(sent, static_cast<std::size_t>(std::min<std::uint64_t>(50'000, total - sent)));
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n <= 0) break;
+    sent += static_cast<std::uint64_t>(n);
+  }
+  return sent;
+}
+
+bool send_all(int fd, const std::string& bytes) {
+  return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+}
+
+std::uint64_t take(int fd, std::uint64_t n) {
+  std::string bytes(n, '\0');
+  const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), MSG_WAITALL);
+  return got == static_cast<ssize_t>(n) && bytes == patterned(0, n) ? n : 0;
+}
+
+// Enough for a rule that wants to see some messages first.
+void warm_up(Actor& a, int fd) {
+  char byte = 'w';
+  for (int i = 0; i < 12; ++i) {
+    const bool right = a.is_client() ? ::send(fd, &byte, 1, 0) == 1 && ::recv(fd, &byte, 1, 0) == 1
+                                     : ::recv(fd, &byte, 1, 0) == 1 && ::send(fd, &byte, 1, 0) == 1;
+    if (!right) a.log("no warming up");
+  }
+}
+
+bool ends_first(Peer peer) { return peer == Peer::kHalfCloses || peer == Peer::kCloses; }
+
+void play_peer(Actor& a, int fd, Unread unread, Peer peer) {
+  const pid_t own = ::getpid();
+  if (!send_all(fd, std::string(reinterpret_cast<const char*>(&own), sizeof own))) a.log("no number");
+  Duplex all;
+  all.in = all.out = fd;
+  if (ends_first(peer)) {
+    all.total = unread == Unread::kNone ? kTaken : unread == Unread::kSome ? kSome : kMuch;
+    if (!send_all(fd, patterned(0, all.total) + trailer(all.total))) a.log("cannot send");
+    all.out = -1;
+    if (peer == Peer::kCloses) ::close(fd);
+    if (peer == Peer::kHalfCloses) ::shutdown(fd, SHUT_WR);
+  } else {
+    all.total = kTotal;
+    all.sent = send_until_full(fd, unread == Unread::kNone   ? kTaken
+                                   : unread == Unread::kSome ? kSome
+                                                             : kTotal);
+  }
+  a.sync();  // the holder has what it has, and hands over
+  if (peer == Peer::kIdle) ::usleep(kIdleUs);
+  if (peer != Peer::kCloses) {
+    a.log("the peer: %s", all.run().c_str());
+    ::close(fd);
+  }
+  a.sync();
+}
+
+void play_holder(Held& h, Unread unread, Peer peer, Way way) {
+  Actor& a = h.a;
+  pid_t other = 0;
+  if (::recv(h.fd, &other, sizeof other, MSG_WAITALL) != sizeof other) a.log("no number");
+  h.received = take(h.fd, kTaken);
+  h.silent = peer == Peer::kCloses;
+  h.total = h.silent ? 0 : kTotal;
+  h.more = unread != Unread::kNone;
+  if (unread == Unread::kFull) h.sent = send_until_full(h.fd, h.total);
+  if (unread == Unread::kSome) h.sent = send_until_full(h.fd, std::min(h.total, kSome));
+  a.sync();
+  std::thread waker;
+  if (peer == Peer::kStopped) {
+    ::kill(other, SIGSTOP);
+    waker = std::thread([other] {
+      ::usleep(kStoppedUs);
+      ::kill(other, SIGCONT);
+    });
+  }
+  way(h);
+  if (waker.joinable()) waker.join();
+  a.sync();
+}
+
+struct Case {
+  Unread unread;
+  Peer peer;
+};
+constexpr Case kCases[] = {
+    {Unread::kNone, Peer::kActive},     {Unread::kSome, Peer::kActive},
+    {Unread::kFull, Peer::kActive},     {Unread::kNone, Peer::kIdle},
+    {Unread::kSome, Peer::kIdle},       {Unread::kFull, Peer::kIdle},
+    {Unread::kNone, Peer::kHalfCloses}, {Unread::kSome, Peer::kHalfCloses},
+    {Unread::kFull, Peer::kHalfCloses}, {Unread::kSome, Peer::kStopped},
+    {Unread::kFull, Peer::kStopped},    {Unread::kNone, Peer::kCloses},
+    {Unread::kSome, Peer::kCloses},     {Unread::kFull, Peer::kCloses},
+};
+
+const char* name_of(Unread unread) {
+  return unread == Unread::kNone ? "nothing unread" : unread == Unread::kSome ? "some unread" : "all full";
+}
+const char* name_of(Peer peer) {
+  switch (peer) {
+    case Peer::kIdle:
+      return "idle";
+    case Peer::kActive:
+      return "active";
+    case Peer::kHalfCloses:
+      return "has ended its output";
+    case Peer::kCloses:
+      return "has closed";
+    case Peer::kStopped:
+      return "is stopped";
+  }
+  return "?";
+}
+
+void hand_over(Actor& a, char holder, Way way) {
+  for (const Case& c : kCases) {
+    const int fd = a.stream();
+    a.log("-- %s, the peer %s", name_of(c.unread), name_of(c.peer));
+    warm_up(a, fd);
+    if (a.is_server() == (holder == 'S')) {
+      Held held{a, fd};
+      play_holder(held, c.unread, c.peer, way);
+    } else {
+      play_peer(a, fd, c.unread, c.peer);
+    }
+  }
+}
+
+#define HAND_OVER(way)                                                                      \
+  SCENARIO(server_hands_over_##way, kComesBack) { hand_over(a, 'S', way); }                  \
+  SCENARIO(client_hands_over_##way, kComesBack) { hand_over(a, 'C', way); }
+
+}  // namespace
+
+HAND_OVER(fork_and_serve)
+HAND_OVER(fork_and_the_child_reads)
+HAND_OVER(fork_and_the_child_writes)
+HAND_OVER(fork_and_the_parent_goes_on)
+HAND_OVER(fork_twice)
+HAND_OVER(become_a_daemon)
+HAND_OVER(fork_dup2_and_exec)
+HAND_OVER(fork_use_and_exec)
+HAND_OVER(fork_and_exec_a_shell)
+HAND_OVER(vfork_dup2_and_exec)
+HAND_OVER(spawn_with_file_actions)
+HAND_OVER(spawn_and_inherit)
+HAND_OVER(run_by_system)
+HAND_OVER(run_by_popen)
+HAND_OVER(pass_by_sendmsg)
+HAND_OVER(pass_by_sendmmsg)
+
+}  // namespace ringroad::test
