@@ -9,6 +9,10 @@
 //   forking_program cloexec     as exec, with the connection closed by exec
 //   forking_program passed      as late; the parent has sent it to itself over a Unix socket before
 //   forking_program stdio       as child; the child has it as its standard input and output
+//   forking_program helper      accepts and serves; for each line of its own input it forks a child, which
+//                               ends with the next one
+//   forking_program failing     accepts and serves; for each line of its own input it tries to become a
+//                               program that there is not
 //   forking_program seccomp     as child; the child may read and write, and nothing else
 //   forking_program prefork N   forks N workers that accept and serve, one connection at a time, and
 //                               another one for each that is killed; they end with its input
@@ -18,7 +22,9 @@
 //
 // And clients that fork: forking_program connect PORT connects, forks and ends; its child sends each
 // line of its input and prints the answer. forking_program connecting PORT forks before its connection is
-// made; its child sends each line of its input, and the parent prints the answers.
+// made; its child sends each line of its input, and the parent prints the answers. forking_program becoming
+// PORT sends each line of its input and prints the answer; at the line "become" it becomes itself, with a new
+// connection.
 //
 // Who serves says "PID serves PORT." with the number of the client's port.
 #include <fcntl.h>
@@ -97,7 +103,50 @@ void pass_to_oneself(int fd) {
   sendmsg(pair[0], &message, 0);
 }
 
+// Serves, and does what a line of its own input asks for. Until the connection ends.
+void serve_and_obey(const std::string& mode, int fd) {
+  announce(fd);
+  pid_t helper = 0;
+  int told[2] = {-1, -1};
+  char line[4096];
+  for (;;) {
+    pollfd set[2] = {{fd, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+    if (poll(set, 2, -1) < 0) return;
+    if (set[0].revents != 0) {
+      const ssize_t n = recv(fd, line, sizeof line, 0);
+      if (n <= 0 || send(fd, line, static_cast<size_t>(n), MSG_NOSIGNAL) != n) return;
+    }
+    if (set[1].revents == 0) continue;
+    if (read(STDIN_FILENO, line, 1) != 1) return;
+    if (line[0] != '\n') continue;
+    if (mode == "failing") {
+      execl("/nowhere/nothing", "nothing", static_cast<char*>(nullptr));
+      std::printf("still here.\n");
+    } else if (helper != 0) {
+      close(told[1]);
+      waitpid(helper, nullptr, 0);
+      helper = 0;
+      std::printf("alone.\n");
+    } else {
+      if (pipe2(told, O_CLOEXEC) != 0) return;
+      helper = fork();
+      if (helper == 0) {
+        close(told[1]);
+        _exit(read(told[0], line, 1) == 0 ? 0 : 1);
+      }
+      close(told[0]);
+      std::printf("forked.\n");
+    }
+    std::fflush(stdout);
+  }
+}
+
 void one(const std::string& mode, int fd) {
+  if (mode == "helper" || mode == "failing") {
+    serve_and_obey(mode, fd);
+    close(fd);
+    return;
+  }
   int pipes[2];
   if (pipe(pipes) != 0) std::exit(1);
   if (fork() == 0) {
@@ -227,6 +276,32 @@ int connect_and_fork(int port) {
   return 0;
 }
 
+int connect_and_become(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<in_port_t>(port));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) return 1;
+  std::printf("connected.\n");
+  std::fflush(stdout);
+  setvbuf(stdin, nullptr, _IONBF, 0);  // what it has not read is for who it becomes
+  char line[4096];
+  while (std::fgets(line, sizeof line, stdin) != nullptr) {
+    if (std::strcmp(line, "become\n") == 0) {
+      const std::string number = std::to_string(port);
+      execl("/proc/self/exe", "forking_program", "becoming", number.c_str(), static_cast<char*>(nullptr));
+      return 1;
+    }
+    const size_t length = std::strlen(line);
+    if (send(fd, line, length, MSG_NOSIGNAL) != static_cast<ssize_t>(length)) return 1;
+    const ssize_t n = recv(fd, line, length, MSG_WAITALL);
+    std::printf("%.*s", n < 0 ? 0 : static_cast<int>(n), line);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -234,6 +309,7 @@ int main(int argc, char** argv) {
   const int number = argc > 2 ? std::atoi(argv[2]) : 0;
   if (mode == "connect") return connect_and_fork(number);
   if (mode == "connecting") return fork_while_connecting(number);
+  if (mode == "becoming") return connect_and_become(number);
   const int type = mode == "cloexec" ? SOCK_CLOEXEC : 0;
   listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "cli/segment_reader.h"
+#include "rsocket-core/control.h"
 #include "tests/preload/scenario_run.h"
 
 namespace ringroad::test {
@@ -408,6 +410,84 @@ TEST_F(ForkingTest, ConnectionsThatStayOnTcpDoNotWakeTheLibrarysThread) {
   const std::uint64_t before = sleeps(processes);
   for (unsigned i = 0; i < kConnections; ++i) ASSERT_TRUE(serve_one());
   EXPECT_LT(sleeps(processes) - before, kConnections / 4);
+}
+
+// ---- Streams that are on a channel when their process forks
+
+TEST_F(ForkingTest, AStreamThatWasOnAChannelAtTheForkReturnsToOneWhenTheChildHasEnded) {
+  const auto server = start_server({"helper"});
+  Client client = connect();
+  const pid_t process = server_of(*server, client);
+  ASSERT_TRUE(promoted(process, client));
+  const auto times = [&] { return report(process, client)->promotions; };
+  const std::uint64_t before = times();
+  server->write("\n");
+  ASSERT_TRUE(server->wait_for("forked.\n", kTimeoutMs));
+  EXPECT_TRUE(says(process, client, Reason::kFork));
+  EXPECT_TRUE(client.say(20));
+  EXPECT_EQ(times(), before);
+  server->write("\n");
+  ASSERT_TRUE(server->wait_for("alone.\n", kTimeoutMs));
+  EXPECT_TRUE(promoted(process, client));
+  EXPECT_GT(times(), before);
+}
+
+TEST_F(ForkingTest, AnExecThatFailsIsNoFarewellToTheChannel) {
+  const auto server = start_server({"failing"});
+  Client client = connect();
+  const pid_t process = server_of(*server, client);
+  ASSERT_TRUE(promoted(process, client));
+  const std::uint64_t before = report(process, client)->promotions;
+  server->write("\n");
+  ASSERT_TRUE(server->wait_for("still here.\n", kTimeoutMs));
+  EXPECT_TRUE(promoted(process, client));
+  EXPECT_GT(report(process, client)->promotions, before);
+}
+
+TEST_F(EagerForkingTest, WhatAnOperatorAskedForHoldsForTheProgramThatTheProcessBecomes) {
+  Program server({RINGROAD_ECHO, "serve"}, environment_);
+  ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
+  Program client({RINGROAD_FORKING, "becoming", std::to_string(number_after(server.out(), "port "))},
+                 environment_);
+  ASSERT_TRUE(client.wait_for("connected.\n", kTimeoutMs));
+  const auto ours = [&](const auto& look) {
+    const cli::Snapshot all = cli::read_segments(directory_.path() + "/run");
+    for (const cli::ProcessReport& one : all.processes) {
+      if (one.pid == client.pid() && !one.streams.empty()) return look(one.streams[0]);
+    }
+    return false;
+  };
+  std::string said;
+  const auto talk_until = [&](const auto& look) {
+    const auto until = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
+    for (unsigned i = 0; !ours(look); ++i) {
+      const std::string line = "line " + std::to_string(said.size()) + "\n";
+      said += line;
+      client.write(line);
+      if (Clock::now() > until || !client.wait_for(line, kTimeoutMs)) return false;
+    }
+    return true;
+  };
+  ASSERT_TRUE(talk_until([](const auto& s) { return s.state == State::kOnChannel; }));
+  control::Request request;
+  request.mode = static_cast<std::uint16_t>(control::Mode::kTcp);
+  request.serial = 1;
+  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  const std::string path =
+      directory_.path() + "/run/" + std::to_string(client.pid()) + control::kSuffix;
+  ASSERT_LT(path.size(), sizeof to.sun_path);
+  path.copy(to.sun_path, path.size());
+  ASSERT_EQ(::sendto(socket, &request, sizeof request, 0, reinterpret_cast<sockaddr*>(&to), sizeof to),
+            static_cast<ssize_t>(sizeof request));
+  ::close(socket);
+  const auto kept = [](const auto& s) { return s.reason == Reason::kOperator; };
+  ASSERT_TRUE(talk_until(kept));
+  client.write("become\n");
+  ASSERT_TRUE(client.wait_for("connected.\n" + said + "connected.\n", kTimeoutMs));
+  EXPECT_TRUE(talk_until(kept));
+  EXPECT_TRUE(ours([](const auto& s) { return s.promotions == 0; }));
 }
 
 TEST_F(ForkingTest, AClientsChildIsPromotedWhenTheClientHasEnded) {
