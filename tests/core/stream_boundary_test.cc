@@ -135,6 +135,10 @@ struct Closed : public ::testing::Test {
     ASSERT_EQ(7, send_text(*p.a, "goodbye"));
     p.a->close_by_program(false);
     ::close(std::exchange(p.a_fd, -1));
+    for (int i = 0; i < 50; ++i) {
+      p.a->service();
+      p.b->service();
+    }
   }
   StreamPair p;
 };
