@@ -76,7 +76,7 @@ class Loaded:
     def set_mode(self, mode):
         pids = [str(node.pid) for node in self.cluster.nodes]
         done = subprocess.run([self.host.tool.command, "set", "--directory", self.host.runtime,
-                               *pids, mode], capture_output=True, text=True, check=False)
+                               "--wait", "60", *pids, mode], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done
 
 
