@@ -60,10 +60,12 @@ void recycle(Socket* socket) noexcept {
   // The stream or instance, if this was its last owner, ends here, outside of the lock.
 }
 
+// A call takes its reference and then looks whether the number is there still; close() takes the number out
+// and then looks for references. One of the two must see the other, hence seq_cst in all four places.
 bool try_ref(Socket* socket) noexcept {
   std::uint32_t refs = socket->refs.load(std::memory_order_relaxed);
   while (refs != 0) {
-    if (socket->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acquire,
+    if (socket->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_seq_cst,
                                            std::memory_order_relaxed)) {
       return true;
     }
@@ -109,7 +111,7 @@ SocketRef find_slow(int fd) noexcept {
     if (socket == nullptr) return {};
     if (!try_ref(socket)) continue;  // being closed right now: look again
     SocketRef ref(socket);
-    if (table[fd].load(std::memory_order_acquire) != socket) continue;
+    if (table[fd].load(std::memory_order_seq_cst) != socket) continue;
     if (ref.is(Socket::Kind::kInherited)) runtime::inherit(fd, ref);
     return ref;
   }
@@ -153,7 +155,7 @@ SocketRef take(int fd, bool& last, int& other) noexcept {
   other = -1;
   if (fd < 0 || fd >= kLimit) return {};
   MutexLock lock(table_mutex);
-  Socket* socket = table[fd].exchange(nullptr, std::memory_order_acq_rel);
+  Socket* socket = table[fd].exchange(nullptr, std::memory_order_seq_cst);
   if (socket == nullptr) return {};
   last = --socket->numbers == 0;
   for (int i = 0; !last && i <= highest; ++i) {
