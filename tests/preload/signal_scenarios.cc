@@ -1,4 +1,7 @@
 // Calls that a signal interrupts.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -35,9 +38,17 @@ void interrupt(Actor& a, bool restart_handler, bool restarts, const std::functio
   a.sync();
 }
 
+// Until there is no room, and none will come: what is on its way makes some when it arrives.
 void fill(int fd) {
   const std::string bytes = patterned(0, 100'000);
-  while (::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+  for (;;) {
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length);
+    bool room = false;
+    while (::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) room = true;
+    if (!room && info.tcpi_unacked == 0) return;
+    ::sched_yield();
   }
 }
 
