@@ -12,40 +12,51 @@ namespace ringroad::preload::cancellation {
 namespace {
 
 // What ends this thread, between keep() and go_on().
-struct Ending {
-  bool pending = false;
-  __pthread_unwind_buf_t buffer{};
-};
-constinit thread_local Ending ending __attribute__((tls_model("initial-exec")));
+constinit thread_local __pthread_unwind_buf_t ending __attribute__((tls_model("initial-exec"))){};
+
+// No thread sleeps any more once it ends.
+bool over() noexcept {
+  if (ends) errno = ECANCELED;
+  return ends;
+}
 
 }  // namespace
 
 std::atomic<bool> in_use{false};
+constinit thread_local bool ends __attribute__((tls_model("initial-exec"))) = false;
+constinit thread_local bool inside __attribute__((tls_model("initial-exec"))) = false;
 
 void keep(__pthread_unwind_buf_t& here) noexcept {
   rr_unregister_cancel(&here);
-  ending.buffer = here;  // it names the one before it, which is where this goes on
-  ending.pending = true;
+  ending = here;  // it names the one before it, which is where this goes on
+  ends = true;
 }
 
 void go_on() {
-  if (std::exchange(ending.pending, false)) rr_unwind_next(&ending.buffer);
+  if (std::exchange(ends, false)) rr_unwind_next(&ending);
+}
+
+int held_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  if (over()) return -1;
+  timespec copy = timeout != nullptr ? *timeout : timespec{};
+  const int n = sys::ppoll(fds, count, timeout != nullptr ? &copy : nullptr, mask);
+  return over() ? -1 : n;
 }
 
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  return caught(real().ppoll, fds, count, timeout, mask);
+  return over() ? -1 : caught(real().ppoll, fds, count, timeout, mask);
 }
 
 int epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {
   if (timeout_ms == 0) {  // no sleep, and events that have been taken must be told
     return static_cast<int>(sys::call(SYS_epoll_pwait, epfd, events, max, 0, mask, _NSIG / 8));
   }
-  return caught(real().epoll_pwait, epfd, events, max, timeout_ms, mask);
+  return over() ? -1 : caught(real().epoll_pwait, epfd, events, max, timeout_ms, mask);
 }
 
 int epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout,
                  const sigset_t* mask) {
-  return caught(real().epoll_pwait2, epfd, events, max, timeout, mask);
+  return over() ? -1 : caught(real().epoll_pwait2, epfd, events, max, timeout, mask);
 }
 
 }  // namespace ringroad::preload::cancellation

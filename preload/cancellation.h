@@ -5,7 +5,8 @@
 // personality routine and unwinder are linked statically, libc uses libgcc_s.so's, and the two do not know
 // each other's data. So the unwinding is caught where it begins (caught()), all the frames in between
 // return as after an error, ECANCELED, and the outermost wrapper, which holds nothing, lets it go on
-// (point()). The same holds for pthread_exit(3) in a handler of a signal.
+// (point()). The same holds for pthread_exit(3) in a handler of a signal, wherever the library lets one
+// run or sleeps: also in a call that is no cancellation point.
 //
 // What else is here: requests that are pending when a call begins, calls that are no cancellation points,
 // and threads that can be cancelled anywhere (PTHREAD_CANCEL_ASYNCHRONOUS), which must not be while
@@ -16,6 +17,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 
 #include "preload/real.h"
 
@@ -31,10 +33,15 @@ void rr_unregister_cancel(__pthread_unwind_buf_t* buffer) asm("__pthread_unregis
 namespace ringroad::preload::cancellation {
 
 extern std::atomic<bool> in_use;
+// This thread ends, and has to leave the library first.
+extern constinit thread_local bool ends __attribute__((tls_model("initial-exec")));
+// It is in one of the calls below, but not in libc's (caught()). A handler that ends the thread here is
+// caught by what wraps it (wrap_signal.cc).
+extern constinit thread_local bool inside __attribute__((tls_model("initial-exec")));
 
 // The thread ends: `here` has caught it.
 void keep(__pthread_unwind_buf_t& here) noexcept;
-// Lets it go on, if there is anything to go on.
+// Lets it go on.
 void go_on();
 
 // A call of libc's that is a cancellation point, made where the library's frames are around it. -1 and
@@ -48,12 +55,16 @@ RR_NOINLINE Result caught(Result (*call)(Params...), Args... args) {
     return -1;
   }
   rr_register_cancel(&here);
+  const bool was_inside = inside;
+  inside = false;
   const Result result = call(args...);
+  inside = was_inside;
   rr_unregister_cancel(&here);
   return result;
 }
 
 // What the library sleeps in.
+int held_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask);
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask);
 int epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask);
 int epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout,
@@ -66,8 +77,10 @@ RR_NOINLINE auto begin_and_call(Args... args) {
   int type = PTHREAD_CANCEL_DEFERRED;
   real().pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
   pthread_testcancel();
+  inside = true;
   const auto result = call(args...);
-  if (result < 0) go_on();
+  inside = false;
+  if (ends) go_on();
   if (type != PTHREAD_CANCEL_DEFERRED) real().pthread_setcanceltype(type, nullptr);
   return result;
 }
@@ -76,8 +89,10 @@ inline auto point(Args... args) {
   if (__builtin_expect(in_use.load(std::memory_order_relaxed), 0)) {
     return begin_and_call<call>(args...);
   }
+  inside = true;
   const auto result = call(args...);
-  if (__builtin_expect(result < 0, 0)) go_on();
+  inside = false;
+  if (__builtin_expect(ends, 0)) go_on();
   return result;
 }
 
@@ -92,8 +107,11 @@ RR_NOINLINE auto put_off_and_call(Args... args) {
   } else {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   }
+  inside = true;
   const auto result = call(args...);
+  inside = false;
   if (state != PTHREAD_CANCEL_DISABLE) pthread_setcancelstate(state, nullptr);
+  if (ends) go_on();
   if (type != PTHREAD_CANCEL_DEFERRED) real().pthread_setcanceltype(type, nullptr);
   return result;
 }
@@ -102,7 +120,11 @@ inline auto no_point(Args... args) {
   if (__builtin_expect(in_use.load(std::memory_order_relaxed), 0)) {
     return put_off_and_call<call>(args...);
   }
-  return call(args...);
+  inside = true;
+  const auto result = call(args...);
+  inside = false;
+  if (__builtin_expect(ends, 0)) go_on();
+  return result;
 }
 
 }  // namespace ringroad::preload::cancellation

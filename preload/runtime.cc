@@ -246,7 +246,7 @@ void start() noexcept {
     options.max_channels = max_channels;
     options.log = log::wants(log::Level::kInfo) ? log_line : nullptr;
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-    set_sleep(cancellation::ppoll);
+    set_sleep(cancellation::ppoll, cancellation::held_ppoll);
     the_agent.store(new Agent(options), std::memory_order_release);
   } catch (...) {
     log::write(log::Level::kError, "out of memory: every connection stays on TCP");

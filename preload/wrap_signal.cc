@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include "preload/cancellation.h"
 #include "preload/real.h"
 #include "rsocket-core/signals.h"
 
@@ -39,11 +40,29 @@ bool can_wait(int signo) noexcept {
   }
 }
 
+int call_handler(Handler handler, int signo, siginfo_t* info, void* context) {
+  handler(signo, info, context);
+  return 0;
+}
+
+// The thread's stack cannot be unwound through the library that the handler has interrupted: if it ends the
+// thread, the call that is under way does so when it is through.
+RR_NOINLINE void run_inside(Handler handler, int signo, siginfo_t* info, void* context) {
+  const int saved = errno;
+  if (cancellation::caught(call_handler, handler, signo, info, context) != 0) errno = saved;
+  cancellation::inside = true;
+}
+
 void run_or_put_off(int signo, siginfo_t* info, void* context) {
   if (signals::put_off(signo, info, context)) return;
   const Installed& own = installed[signo];
   const unsigned ran = signals::thread_state.ran;
-  own.handler.load(std::memory_order_relaxed)(signo, info, context);
+  const Handler handler = own.handler.load(std::memory_order_relaxed);
+  if (cancellation::inside) {
+    run_inside(handler, signo, info, context);
+  } else {
+    handler(signo, info, context);
+  }
   // Whatever ran inside of it did not interrupt what it has interrupted.
   const bool restarts = (own.flags.load(std::memory_order_relaxed) & SA_RESTART) != 0;
   signals::thread_state.ran = ran | (restarts ? signals::kRestarting : signals::kInterrupting);

@@ -15,6 +15,13 @@ pthread_key_t exit_key;
 pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 bool have_exit_key = false;
 SleepCall sleep_call = nullptr;
+SleepCall held_call = nullptr;
+
+int sleep_by(SleepCall way, pollfd* fds, nfds_t count, const timespec* timeout) noexcept {
+  if (way != nullptr) return way(fds, count, timeout, nullptr);
+  timespec copy = timeout != nullptr ? *timeout : timespec{};
+  return sys::ppoll(fds, count, timeout != nullptr ? &copy : nullptr, nullptr);
+}
 
 void close_on_thread_exit(void*) noexcept {
   if (tls_wake_fd > 0) sys::close_quietly(tls_wake_fd);
@@ -46,12 +53,17 @@ void forget_wake_fds_after_fork() noexcept {
   tls_wake_fd = 0;
 }
 
-void set_sleep(SleepCall call) noexcept { sleep_call = call; }
+void set_sleep(SleepCall call, SleepCall held) noexcept {
+  sleep_call = call;
+  held_call = held;
+}
 
 int cancellable_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept {
-  if (sleep_call != nullptr) return sleep_call(fds, count, timeout, nullptr);
-  timespec copy = timeout != nullptr ? *timeout : timespec{};
-  return sys::ppoll(fds, count, timeout != nullptr ? &copy : nullptr, nullptr);
+  return sleep_by(sleep_call, fds, count, timeout);
+}
+
+int held_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept {
+  return sleep_by(held_call, fds, count, timeout);
 }
 
 void WaitList::add(Waiter& waiter) noexcept {

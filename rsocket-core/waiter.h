@@ -32,9 +32,11 @@ struct Waiter : boost::intrusive::list_base_hook<> {
 // How the program's own calls sleep: as ppoll(2), by system call unless set_sleep() has named another
 // way, once, before there are streams. The preloaded library names libc's, which is a cancellation point.
 // ECANCELED: the thread is ended in it, and the program's call returns at once with that.
+// `held` is the way of sleeps in which it cannot be cancelled: a handler may end it even there.
 using SleepCall = int (*)(pollfd*, nfds_t, const timespec*, const sigset_t*);
-void set_sleep(SleepCall call) noexcept;
+void set_sleep(SleepCall call, SleepCall held) noexcept;
 int cancellable_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept;
+int held_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept;
 
 // Thread rule: any thread.
 class WaitList {

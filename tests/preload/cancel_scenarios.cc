@@ -330,6 +330,67 @@ SCENARIO(sendfile_outlasts_a_request, kStaysOnChannel) {
   a.sync();
 }
 
+SCENARIO(a_handler_ends_its_thread_in_sendfile, kStaysOnChannel) {
+  const int fd = a.stream();
+  if (a.is_client()) {
+    struct sigaction action {};
+    action.sa_handler = end_this_thread;
+    ::sigaction(SIGUSR1, &action, nullptr);
+    const int file = ::memfd_create("much", MFD_CLOEXEC);
+    a.result("ftruncate", ::ftruncate(file, kMuch));
+    Victim victim([&] {
+      off_t offset = 0;
+      while (::sendfile(fd, file, &offset, kMuch) > 0) {
+      }
+    });
+    victim.wait_asleep(a);
+    ::pthread_kill(victim.thread(), SIGUSR1);
+    a.log("%s", victim.join());
+    ::close(file);
+    a.shutdown(fd, SHUT_WR);
+    a.sync();
+  } else {
+    a.sync();
+    char buffer[4096];
+    ssize_t n;
+    while ((n = ::recv(fd, buffer, sizeof buffer, 0)) > 0) {
+    }
+    a.result("recv", n);
+  }
+}
+
+// Its signal comes while the library is amid something, and is put off to a moment that need not be a sleep.
+SCENARIO(a_handler_ends_its_thread_at_any_moment, kStaysOnChannel) {
+  const int fd = a.stream();
+  if (a.is_client()) {
+    struct sigaction action {};
+    action.sa_handler = end_this_thread;
+    ::sigaction(SIGUSR1, &action, nullptr);
+    int exited = 0;
+    for (int i = 0; i < 50; ++i) {
+      std::atomic<int> sends{0};
+      Victim victim([&] {
+        for (;;) {
+          ::send(fd, "m", 1, MSG_NOSIGNAL);
+          ++sends;
+        }
+      });
+      while (sends.load() < i) ::sched_yield();
+      ::pthread_kill(victim.thread(), SIGUSR1);
+      exited += std::string(victim.join()) == "exited" ? 1 : 0;
+    }
+    a.log("exited %d", exited);
+    a.shutdown(fd, SHUT_WR);
+  } else {
+    char buffer[4096];
+    ssize_t n;
+    while ((n = ::recv(fd, buffer, sizeof buffer, 0)) > 0) {
+    }
+    a.result("recv", n);
+  }
+  a.sync();
+}
+
 SCENARIO(a_thread_that_forbids_it_goes_on, kStaysOnChannel) {
   const int fd = a.stream();
   ssize_t received = 0;
