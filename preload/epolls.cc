@@ -198,6 +198,11 @@ void forget(Stream& stream) noexcept {
   for (const auto& set : all_sets()) set->forget(stream);
 }
 
+void number_goes(Stream& stream, int fd, bool gone) noexcept {
+  if (stream.in_epoll_sets().load(std::memory_order_relaxed) == 0) return;
+  for (const auto& set : all_sets()) set->number_goes(stream, fd, gone);
+}
+
 bool holds_streams(int epfd) noexcept {
   if (descriptors::managed(epfd)) return true;
   const unsigned made = EpollSet::made();

@@ -14,6 +14,8 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
 void take_over(int fd, const StreamPtr& stream) noexcept;
 // The last number of the stream is about to be closed.
 void forget(Stream& stream) noexcept;
+// The number `fd` of a stream that has others is about to be closed, or is `gone` already.
+void number_goes(Stream& stream, int fd, bool gone) noexcept;
 // Whether a wait on `epfd` is the library's affair. Costs two loads where it is not.
 bool holds_streams(int epfd) noexcept;
 // After a wait of libc's on `epfd`, which knew of no stream there, that found `count` events: takes the

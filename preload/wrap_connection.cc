@@ -98,10 +98,11 @@ SocketRef take_out(int fd, bool gone) noexcept {
   if (Stream* stream = socket.stream()) {
     if (!last) {
       if (stream->fd() == fd && other >= 0) stream->renumber(other);
+      epolls::number_goes(*stream, fd, gone);
     } else {
       epolls::forget(*stream);
       if (gone) stream->descriptor_is_gone();
-      const bool busy = socket->refs.load(std::memory_order_acquire) > 1;
+      const bool busy = socket->refs.load(std::memory_order_seq_cst) > 1;  // see try_ref()
       const bool over = stream->close_by_program(busy);
       if (Agent* agent = runtime::existing_agent()) agent->stream_closed(*stream, over);
     }

@@ -68,12 +68,8 @@ constexpr int kRecvFlags = MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL | MSG_TRUNC | M
 constexpr int kSendFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_EOR | MSG_CONFIRM |
                            MSG_DONTROUTE;
 
-// Receives that the kernel has to do. To peek at a whole buffer's worth is to wait for bytes while
-// others are there already.
-constexpr bool is_special_receive(int flags) noexcept {
-  constexpr int kPeekAll = MSG_PEEK | MSG_WAITALL;
-  return (flags & ~kRecvFlags) != 0 || (flags & kPeekAll) == kPeekAll;
-}
+// Receives that the kernel has to do.
+constexpr bool is_special_receive(int flags) noexcept { return (flags & ~kRecvFlags) != 0; }
 
 Reason reason_for_flags(int flags) noexcept {
   return (flags & MSG_OOB) != 0 ? Reason::kOob : Reason::kDescriptorUse;
@@ -100,7 +96,7 @@ ssize_t send_file(Stream& stream, int in, off_t* offset, size_t n) {
     if (got <= 0) break;
     const iovec piece{buffer, static_cast<std::size_t>(got)};
     const ssize_t sent = stream.send(&piece, 1, 0, Stream::Sleep::kUncancellable);
-    if (sent < 0 && done == 0) return -1;
+    if (sent < 0 && (done == 0 || errno == ECANCELED)) return -1;
     if (sent <= 0) break;
     done += static_cast<std::size_t>(sent);
     at += sent;
@@ -278,7 +274,7 @@ RR_NOINLINE ssize_t stream_sendfile(int out, int in, off_t* offset, size_t n) {
   Target target(out);
   if (target.ours() && is_plain_file(in, offset)) return send_file(*target.stream, in, offset, n);
   target.to_kernel(Reason::kDescriptorUse);
-  return real().sendfile(out, in, offset, n);
+  return cancellation::caught(real().sendfile, out, in, offset, n);
 }
 
 RR_NOINLINE bool pin(int fd) noexcept {

@@ -240,6 +240,23 @@ void EpollSet::forget(const Stream& stream) noexcept {
   while (Item* item = find_any(stream.id())) erase(*item);
 }
 
+void EpollSet::number_goes(const Stream& stream, int fd, bool gone) noexcept {
+  MutexLock lock(mutex_);
+  for (std::uint64_t number = 0; number < numbers_; ++number) {
+    const auto it = items_.find(key_of(stream, number));
+    if (it == items_.end() || it->second->kernel_fd != fd) continue;
+    Item& item = *it->second;
+    if (gone || (item.mask & EPOLLET) != 0) {
+      // An edge that the kernel has told would be told again if the socket was put in anew.
+      item.kernel_fd = kUnnamed;
+    } else {
+      control(inner_, EPOLL_CTL_DEL, fd, 0, 0);
+      item.kernel_fd = kNone;
+      changed(item);
+    }
+  }
+}
+
 void EpollSet::hand_back() noexcept {
   MutexLock lock(mutex_);
   for (auto it = items_.begin(); it != items_.end();) {
@@ -355,6 +372,11 @@ void EpollSet::take_inner() noexcept {
 
 // ---- Looking
 
+// The TCP socket's number for the inner instance.
+int EpollSet::kernel_number(const Item& item) noexcept {
+  return item.own_fd >= 0 ? item.own_fd : item.stream->fd();
+}
+
 // What the inner instance is to watch the TCP socket for.
 std::uint32_t EpollSet::kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept {
   return static_cast<std::uint32_t>(plan.kernel_events) | (item.mask & EPOLLET);
@@ -362,15 +384,19 @@ std::uint32_t EpollSet::kernel_wants(const Item& item, const Stream::PollPlan& p
 
 // True if the inner instance has something to say that it had not.
 bool EpollSet::watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept {
-  const int fd = item.own_fd >= 0 ? item.own_fd : item.stream->fd();
-  if (item.kernel_fd >= 0 && (item.kernel_fd != fd || !plan.use_kernel || item.disabled)) {
-    control(inner_, EPOLL_CTL_DEL, item.kernel_fd, 0, 0);
-    item.kernel_fd = -1;
-  }
-  if (!plan.use_kernel || item.disabled) return false;
+  const int fd = kernel_number(item);
+  const bool unwanted = !plan.use_kernel || item.disabled;
   const std::uint32_t wanted = kernel_wants(item, plan);
-  if (item.kernel_fd >= 0 && item.kernel_mask == wanted && !item.fresh) return false;
-  const int op = item.kernel_fd >= 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  if (item.kernel_fd == kUnnamed) {
+    if (!unwanted && item.kernel_mask == wanted && !item.fresh) return false;
+    item.kernel_fd = kNone;  // nobody can take it out; it tells of edges that are looked into
+  } else if (item.kernel_fd != kNone && (item.kernel_fd != fd || unwanted)) {
+    control(inner_, EPOLL_CTL_DEL, item.kernel_fd, 0, 0);
+    item.kernel_fd = kNone;
+  }
+  if (unwanted) return false;
+  if (item.kernel_fd != kNone && item.kernel_mask == wanted && !item.fresh) return false;
+  const int op = item.kernel_fd != kNone ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
   const std::uint64_t id = item.key << 1 | kOfKernel;
   // The file may have been there under this number before: the number was closed, and is its again.
   if (control(inner_, op, fd, wanted, id) != 0 &&
@@ -412,7 +438,7 @@ std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bo
   std::uint32_t bits = item.kernel_bits &
                        (static_cast<std::uint32_t>(plan.kernel_events) | EPOLLERR | EPOLLHUP);
   if (bits != 0 && item.kernel_bits_old) {
-    pollfd now{item.kernel_fd, poll_bits(bits), 0};
+    pollfd now{kernel_number(item), poll_bits(bits), 0};
     timespec zero{0, 0};
     bits = sys::ppoll(&now, 1, &zero, nullptr) > 0 ? bits & static_cast<std::uint32_t>(now.revents) : 0;
   }
@@ -432,6 +458,8 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
     item.kernel_bits = 0;
     return false;
   }
+  // A reset is both directions' affair, also where one of them is not the kernel's.
+  if ((item.kernel_bits & EPOLLERR) != 0) item.stream->service();
   const bool edge_triggered = (item.mask & EPOLLET) != 0;
   const Stream::PollPlan plan = item.stream->plan_poll(
       poll_bits(item.mask), edge_triggered ? Stream::Arm::kAlways : Stream::Arm::kIfIdle);
@@ -439,7 +467,7 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
     // The kernel tells a newcomer all that holds. Who waits for edges has been told of that, and moves
     // with the next one.
     const bool told = edge_triggered && !item.fresh && item.kernel_bits == 0 &&
-                      item.kernel_fd >= 0 && item.kernel_mask == kernel_wants(item, plan);
+                      item.kernel_fd != kNone && item.kernel_mask == kernel_wants(item, plan);
     if (!told) {
       give_to_kernel(item);
       moved_ = true;
@@ -448,7 +476,7 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   }
   // Room is told with every arrival. What the kernel has to say of one goes with what it was asked.
   const bool arrivals_count = edge_triggered && (item.mask & kArrival) != 0 &&
-                              (item.mask & kOutput) != 0 && item.kernel_fd >= 0;
+                              (item.mask & kOutput) != 0 && item.kernel_fd != kNone;
   std::uint64_t tcp_arrivals = 0;
   if (arrivals_count) {
     bool ends = false;
@@ -577,7 +605,7 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
 // Who returns with something to say does not sleep, and tells of all room that there is: also of what will be
 // there when a change of the carrier is over, for which a send waits.
 int EpollSet::promise_room(std::uint64_t wait, epoll_event* out, int max) noexcept {
-  if (!held_ || !Stream::any_switches()) return 0;
+  if (max == 0 || !held_ || !Stream::any_switches()) return 0;
   held_ = false;
   int n = 0;
   for (const auto& [key, item] : items_) {
@@ -672,7 +700,12 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       kernel_first_ = !kernel_first_;
       ours_most = kernel_first_ ? max / 2 : max;
       if (number == 0) number = ++waits_;
-      n = collect(number, out, ours_most);
+      if (std::exchange(owes_promise_, false)) {
+        n = promise_room(number, out, max);
+        if (n > 0) ours_most = max;
+      }
+      n += collect(number, out + n, std::max(ours_most - n, 0));
+      owes_promise_ = n >= max && held_;
       if (n == 0 && ours_most > 0 && !last && !sleeping.enter()) continue;
     }
     if (n >= max) return n;
@@ -683,9 +716,16 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       if (n == 0) return -1;
       m = 0;
     }
+    const bool full = m == max - n;
     const bool news = hide(out + n, m) != 0;
     if (news) has_news();
     n += m;
+    if (news && full) {
+      // Ours had the place of another's, which the program may have no other chance to hear of.
+      int more = calls_.pwait(epfd, out + n, max - n, 0, nullptr);
+      if (more > 0 && hide(out + n, more) != 0) has_news();
+      n += std::max(more, 0);
+    }
     if ((news || ours_most < max) && n < max && !foreign) {
       MutexLock lock(mutex_);
       moved_ = false;
@@ -696,9 +736,10 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       continue;
     }
     if (n > 0 || last || (sleeps && !news)) {
-      if (n > 0 && n < max && !foreign) {
+      if (n > 0 && !foreign) {
         MutexLock lock(mutex_);
         n += promise_room(number, out + n, max - n);
+        owes_promise_ = n == max && held_;
       }
       errno = saved;
       return n;

@@ -60,6 +60,8 @@ class EpollSet {
   bool has(const Stream& stream, int fd) noexcept RR_EXCLUDES(mutex_);
   // The program has closed the last descriptor of `stream`. Before it is closed.
   void forget(const Stream& stream) noexcept RR_EXCLUDES(mutex_);
+  // The program closes the number `fd` of `stream`, which has others. Before that, or, if it is `gone`, after.
+  void number_goes(const Stream& stream, int fd, bool gone) noexcept RR_EXCLUDES(mutex_);
   // Streams that are the kernel's for good by now go to it.
   void hand_back() noexcept RR_EXCLUDES(mutex_);
 
@@ -119,7 +121,7 @@ class EpollSet {
     std::uint64_t told_in = 0;   // the wait that it was last reported to
     std::uint32_t kernel_bits = 0;  // what the inner instance said of the TCP socket
     bool kernel_bits_old = false;   // and the program may have done something about it since
-    int kernel_fd = -1;             // in the inner instance, for
+    int kernel_fd = kNone;          // in the inner instance, for
     std::uint32_t kernel_mask = 0;  // these
     int channel_fd = -1;            // in the inner instance
     std::uint64_t channel_generation = 0;
@@ -130,6 +132,10 @@ class EpollSet {
     std::uint64_t seen_shutdowns = 0;
     short seen_ends = 0;
   };
+  // Item::kernel_fd: not there; or there under a number that the program has closed, or that names another
+  // file by now. Nobody can change such an entry or take it out.
+  static constexpr int kNone = -1;
+  static constexpr int kUnnamed = -2;
   // By Stream::id(), and a count above it where the stream is here under several numbers.
   using Items = std::unordered_map<std::uint64_t, std::unique_ptr<Item>>;
   static constexpr int kCountShift = 48;
@@ -147,6 +153,7 @@ class EpollSet {
   std::uint32_t kernel_says(Item& item, const Stream::PollPlan& plan, bool edge,
                             bool consume) noexcept
       RR_REQUIRES(mutex_);
+  static int kernel_number(const Item& item) noexcept;
   static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;
   bool watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   void watch_channel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
@@ -186,6 +193,7 @@ class EpollSet {
   bool watched_ RR_GUARDED_BY(mutex_) = false;
   bool kernel_first_ RR_GUARDED_BY(mutex_) = false;
   bool held_ RR_GUARDED_BY(mutex_) = false;  // a look found no room, as a stream changes its carrier
+  bool owes_promise_ RR_GUARDED_BY(mutex_) = false;  // there was no place for promise_room()
   bool again_ RR_GUARDED_BY(mutex_) = false;  // a look has put something into the inner instance
   bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say

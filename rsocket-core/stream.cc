@@ -110,6 +110,17 @@ void Stream::descriptor_is_gone() noexcept {
   fd_.store(-1, std::memory_order_relaxed);
 }
 
+// The kernel would reset a connection that is closed with unread bytes, where both directions of the stream
+// have ended on the channel, and the peer's program would be told of it.
+void Stream::discard_unread() noexcept {
+  while (boundary_ != kNoBoundary && tcp_rx_ < boundary_) {
+    const ssize_t n = sys::recv(fd(), nullptr, boundary_ - tcp_rx_, MSG_TRUNC | MSG_DONTWAIT);
+    if (n <= 0) return;
+    tcp_rx_ += static_cast<std::uint64_t>(n);
+  }
+  skip_verified();
+}
+
 bool Stream::close_by_program(bool busy) noexcept {
   const int saved = errno;
   bool close_now;
@@ -145,6 +156,7 @@ bool Stream::close_by_program(bool busy) noexcept {
       // Where both directions have ended the kernel has nobody to send a reset to.
       const bool both_ended = shut_wr_ && fin_at_ != kNoBoundary;
       abort = !both_ended && (reset_wanted || unread || in_kernel > 0);
+      if (!abort) discard_unread();
     }
     int duplicate = -1;
     if (busy || !close_now) {

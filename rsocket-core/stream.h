@@ -157,7 +157,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     // For whoever reports changes only: a difference from the last time is one.
     std::uint64_t arrivals = 0;            // bytes that ever came over the channel
     std::uint64_t blocked = 0;             // sends that found no room
-    std::uint64_t shutdowns = 0;           // of either end; of ours also in vain
+    std::uint64_t shutdowns = 0;           // of either end, and resets; of ours also in vain
     std::uint64_t channel_generation = 0;  // channels so far: a number may name another one by now
     bool frozen = false;                   // no room only until a switch is through
     bool ended = false;                    // the peer's direction has ended, or will where it is known
@@ -317,6 +317,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     std::size_t bytes = 0;
     int error = 0;
     bool more_elsewhere = false;  // the next bytes come from the channel
+    bool between_carriers = false;  // nothing, until the next frame has been found
   };
 
   // stream_io.cc
@@ -334,6 +335,13 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::uint64_t unread_on_tcp() noexcept RR_REQUIRES(rx_mutex_);
   int tell_error(std::size_t done) noexcept;
   IoResult kernel_refused(std::size_t done) noexcept;
+  // stream_peek.cc. As recv() with MSG_PEEK and MSG_WAITALL, of a call that may sleep.
+  ssize_t peek_all(const iovec* iov, int count, int flags) noexcept;
+  bool nothing_follows() noexcept;
+  // A sleep of the program's in which the thread may be cancelled, and whether one that ended with EINTR
+  // goes on.
+  static int sleep_as_program(pollfd* fds, unsigned long count, std::int64_t deadline_ns) noexcept;
+  static bool restarts() noexcept;
   // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.
   bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind) noexcept;
   bool spin_until_ready(short events) noexcept;
@@ -421,6 +429,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool all_arrived() const noexcept;
   void peer_left() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void discard_unread() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool waits_to_follow() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool waits_to_be_read() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void finish_linger() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -471,7 +480,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   WaitList waiters_;
   std::atomic<unsigned> in_epoll_sets_{0};
-  std::atomic<std::uint64_t> shutdowns_{0};  // calls
+  std::atomic<std::uint64_t> shutdowns_{0};  // calls, and resets
   std::atomic<std::uint64_t> blocked_{0};  // sends that found no room, or not enough
 
   Mutex tx_mutex_;

@@ -45,6 +45,7 @@ void Stream::peer_left() noexcept {
   if (!shut_wr_ && channel_->outlives_peer() && !channel_->all_consumed()) {
     // What we sent came after its close. The kernel would have had a reset for it.
     sent_after_peer_closed_ = true;
+    shutdowns_.fetch_add(1, std::memory_order_relaxed);
     error_.store(EPIPE, std::memory_order_relaxed);
   }
   wake_all();

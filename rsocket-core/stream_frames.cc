@@ -275,7 +275,10 @@ void Stream::tcp_ended(int error) noexcept {
     boundary_ = kNoBoundary;
     verified_ = 0;
     gave_up_ = false;
-    if (error != 0) error_.store(error, std::memory_order_relaxed);
+    if (error != 0) {
+      error_.store(error, std::memory_order_relaxed);
+      shutdowns_.fetch_add(1, std::memory_order_relaxed);
+    }
     settle_kernel_only();
     wake_all();
     return;
@@ -315,6 +318,7 @@ void Stream::break_connection(int error, Reason reason) noexcept {
   const bool ended = all_arrived() && !shut_wr_;
   error_.store(ended && error == ECONNRESET ? EPIPE : error, std::memory_order_relaxed);
   kernel_only_.store(false, std::memory_order_release);
+  shutdowns_.fetch_add(1, std::memory_order_relaxed);  // an edge, also for who is late to see the error
   deadline_ns_ = kForever;
   // Let the peer know at once, and the kernel's socket agree with what we report.
   sys::shutdown(fd(), SHUT_RDWR);

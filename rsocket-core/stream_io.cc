@@ -227,6 +227,7 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
         if (sent_after_peer_closed_) return {Step::kError, 0, EPIPE};
         if (total_bytes(iov, count_iov) == skip) return {Step::kDone, 0, 0};
         sent_after_peer_closed_ = true;
+        shutdowns_.fetch_add(1, std::memory_order_relaxed);
         error_.store(EPIPE, std::memory_order_relaxed);
         waiters_.wake(POLLIN | POLLOUT);
         return {Step::kDone, total_bytes(iov, count_iov) - skip, 0};
@@ -308,14 +309,19 @@ ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
   const std::size_t total = total_bytes(iov, count_iov);
   const bool may_sleep = (flags & MSG_DONTWAIT) == 0 && !nonblocking();
   const bool fill = (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0;
+  constexpr int kPeekAll = MSG_PEEK | MSG_WAITALL;
+  if ((flags & kPeekAll) == kPeekAll && may_sleep) return peek_all(iov, count_iov, flags);
   std::size_t done = 0;
   std::int64_t deadline = 0;
+  bool serviced = false;
   for (;;) {
     IoResult r;
     {
       MutexLock lock(rx_mutex_);
       r = try_recv(iov, count_iov, done, flags);
     }
+    // Once: what is there may be a frame of the peer's and bytes behind it.
+    if (r.between_carriers && !std::exchange(serviced, true)) r.step = Step::kService;
     if (r.step == Step::kDone) {
       done += r.bytes;
       if (r.bytes == 0 || done >= total) break;
@@ -371,6 +377,8 @@ Stream::IoResult Stream::try_recv(const iovec* iov, int count_iov, std::size_t s
       } else if (is_over()) {
         const int error = tell_error(skip);
         r = {error != 0 ? Step::kError : Step::kDone, 0, error};
+      } else {
+        r.between_carriers = true;
       }
       break;
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "rsocket-core/stream.h"
 #include "rsocket-core/sys.h"
@@ -53,12 +54,6 @@ bool every_handler_restarts() noexcept {
   return true;
 }
 
-// A sleep ended with EINTR: does the call go on?
-bool restarts() noexcept {
-  const unsigned ran = signals::thread_state.ran;
-  return ran == signals::kNone ? every_handler_restarts() : ran == signals::kRestarting;
-}
-
 // What is left until the deadline; null: no end. REQUIRES: `timeout` outlives the answer.
 timespec* timeout_until(std::int64_t deadline_ns, timespec& timeout) noexcept {
   if (deadline_ns == kForever) return nullptr;
@@ -67,23 +62,32 @@ timespec* timeout_until(std::int64_t deadline_ns, timespec& timeout) noexcept {
   return &timeout;
 }
 
-// Sleeps until a descriptor is ready or the deadline is over. As ppoll(2).
+// Sleeps until a descriptor is ready or the deadline is over. As ppoll(2); ECANCELED if a handler ends the
+// thread.
 int sleep_on(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
   const signals::Now handlers_run;
   signals::thread_state.ran = signals::kNone;
   timespec timeout;
-  return sys::ppoll(fds, count, timeout_until(deadline_ns, timeout), nullptr);
+  return held_sleep(fds, count, timeout_until(deadline_ns, timeout));
 }
 
-// The same, where the thread may be cancelled.
-int sleep_as_program(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
+// The same, where there is nothing to be told but that the thread ends.
+bool goes_on_after(int slept) noexcept { return slept >= 0 || errno != ECANCELED; }
+
+}  // namespace
+
+// A sleep ended with EINTR: does the call go on?
+bool Stream::restarts() noexcept {
+  const unsigned ran = signals::thread_state.ran;
+  return ran == signals::kNone ? every_handler_restarts() : ran == signals::kRestarting;
+}
+
+int Stream::sleep_as_program(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
   const signals::Now handlers_run;
   signals::thread_state.ran = signals::kNone;
   timespec timeout;
   return cancellable_sleep(fds, count, timeout_until(deadline_ns, timeout));
 }
-
-}  // namespace
 
 // What the channel alone can say without a lock; enough to decide whether to look closer.
 short Stream::channel_ready(short events) noexcept {
@@ -100,7 +104,7 @@ short Stream::channel_ready(short events) noexcept {
 
 Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
   touch();
-  for (;;) {
+  for (bool serviced = false;;) {
     PollPlan plan;
     bool service_first = false;
     {
@@ -123,6 +127,9 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
         plan.ready = ready & static_cast<short>(events | kAlwaysBits);
         return plan;
       }
+      // Between the carriers: what has come may be a frame, bytes behind it, or a reset, and that is not
+      // the agent's alone to find out.
+      if (from == Source::kNothing && !std::exchange(serviced, true)) service_first = true;
       if (reading_kernel) plan.kernel_events |= events & static_cast<short>(~kWriteBits);
       if (writing_kernel) plan.kernel_events |= events & kWriteBits;
       plan.use_kernel = plan.kernel_events != 0 || (reading_kernel && writing_kernel);
@@ -167,7 +174,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
       const bool over = use_channel && peer_closed_ && channel_->failed();
       if (use_channel && (channel_->control_pending() || (channel_->failed() && !over))) {
         service_first = true;
-      } else if (use_channel && !over &&
+      } else if (!service_first && use_channel && !over &&
                  (arm == Arm::kAlways || (arm == Arm::kIfIdle && plan.ready == 0))) {
         if (!channel_->arm()) continue;  // something came meanwhile: look again
         plan.channel_fd = channel_->wait_fd();
@@ -295,7 +302,9 @@ void Stream::sleep_while_held(std::int64_t deadline) noexcept {
     waiters_.add(waiter);
     held = tx_is_held();
     pollfd fds{waiter.wake_fd, POLLIN, 0};
-    if (held && sleep_on(&fds, 1, deadline) > 0) sys::drain_eventfd(waiter.wake_fd);
+    const int n = held ? sleep_on(&fds, 1, deadline) : 0;
+    if (n > 0) sys::drain_eventfd(waiter.wake_fd);
+    held = held && goes_on_after(n);
     waiters_.remove(waiter);
   }
 }
@@ -317,8 +326,11 @@ void Stream::wait_promoted(std::int64_t timeout_ns) noexcept {
       break;
     }
     pollfd fds{waiter.wake_fd, POLLIN, 0};
-    if (sleep_on(&fds, 1, deadline) > 0) sys::drain_eventfd(waiter.wake_fd);
+    const int n = sleep_on(&fds, 1, deadline);
+    if (n > 0) sys::drain_eventfd(waiter.wake_fd);
+    const bool ends = !goes_on_after(n);
     waiters_.remove(waiter);
+    if (ends) break;
   }
   errno = saved;
 }
@@ -354,16 +366,17 @@ bool Stream::pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken) noex
         (kernels && has_come_again()) || state() == State::kReset || error_.load() != 0;
     const std::int64_t now = sys::now_ns();
     const bool late = now >= deadline;
-    if (!settled && !late) {
+    bool ends = settled || late;
+    if (!ends) {
       pollfd fds{waiter.wake_fd, POLLIN, 0};
-      if (waiter.wake_fd < 0 || kernels) {
-        sleep_on(nullptr, 0, std::min(deadline, now + kLookAgainNs));
-      } else if (sleep_on(&fds, 1, deadline) > 0) {
-        sys::drain_eventfd(waiter.wake_fd);
-      }
+      const bool blind = waiter.wake_fd < 0 || kernels;
+      const int n = blind ? sleep_on(nullptr, 0, std::min(deadline, now + kLookAgainNs))
+                          : sleep_on(&fds, 1, deadline);
+      if (n > 0) sys::drain_eventfd(waiter.wake_fd);
+      ends = !goes_on_after(n);
     }
     if (waiter.wake_fd >= 0) waiters_.remove(waiter);
-    if (settled || late) break;
+    if (ends) break;
   }
   errno = saved;
   return kernel_only_.load();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 
 #include "tests/preload/actor.h"
 
@@ -196,7 +197,7 @@ SCENARIO(waitall_fills_the_buffer, kStaysOnChannel) {
   a.sync();
 }
 
-SCENARIO(waitall_with_peek_waits_too, kComesBack) {
+SCENARIO(waitall_with_peek_waits_too, kStaysOnChannel) {
   const int fd = a.stream();
   a.client([&] { a.send(fd, "abc"); });
   if (a.is_server()) {
@@ -207,6 +208,60 @@ SCENARIO(waitall_with_peek_waits_too, kComesBack) {
   } else {
     a.sync();
     a.send(fd, "def");
+  }
+  a.sync();
+}
+
+SCENARIO(waitall_with_peek_ends_with_less, kStaysOnChannel) {
+  constexpr int kFlags = MSG_WAITALL | MSG_PEEK;
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "abc"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    a.recv(fd, 6, kFlags | MSG_DONTWAIT);
+    a.recv(fd, 3, kFlags);
+    a.set_nonblocking(fd);
+    a.recv(fd, 6, kFlags);
+    a.set_nonblocking(fd, false);
+    a.set_timeout(fd, SO_RCVTIMEO, 100);
+    a.timed(100, [&] { a.recv(fd, 6, kFlags); });
+    a.set_timeout(fd, SO_RCVTIMEO, 0);
+  });
+  if (a.is_server()) {
+    count_signal(SIGUSR1, true);
+    Thread reader(a, [&] { a.recv(fd, 6, kFlags); });
+    reader.wait_asleep();
+    reader.signal(SIGUSR1);
+    reader.join();
+    Thread last(a, [&] { a.recv(fd, 6, kFlags); });
+    last.wait_asleep();
+    a.sync();
+    last.join();
+  } else {
+    a.sync();
+    a.shutdown(fd, SHUT_WR);
+  }
+  a.server([&] {
+    a.recv(fd, 6, kFlags);
+    a.recv(fd, 6);
+    a.recv(fd, 6, kFlags);
+  });
+}
+
+SCENARIO(waitall_with_peek_of_more_than_a_ring, kComesBack) {
+  constexpr std::size_t kBytes = 300'000;
+  a.meet();
+  const int room = 212'992;  // and the kernel doubles it
+  if (a.is_server()) ::setsockopt(a.listening(), SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+  a.sync();
+  const int fd = a.stream();
+  if (a.is_client()) {
+    a.send_pattern(fd, 0, kBytes, 10'000);
+  } else {
+    std::string bytes(kBytes, '-');
+    a.result("recv", ::recv(fd, bytes.data(), kBytes, MSG_WAITALL | MSG_PEEK));
+    a.log("as it was sent: %d", bytes == patterned(0, kBytes));
+    a.recv_pattern(fd, 0, kBytes, kBytes);
   }
   a.sync();
 }

@@ -493,11 +493,9 @@ class Player {
     Copy& copy = end.copies[static_cast<std::size_t>(copy_)];
     const bool odd = draw_.one_in(12);  // what the kernel refuses
     const bool is_in = copy.in[instance] != odd;
-    // A stream under two numbers in one instance is handed back, which may be an edge, and takes until the
-    // program has read what came before: scenarios have it.
-    bool twice = end.stale[instance];
-    for (const Copy& other : end.copies) twice |= &other != &copy && other.in[instance];
-    if (!is_in && twice) return;
+    // A registration under a number that is closed by now can be had again with that number: which one a
+    // duplicate gets is not always the lowest, see docs/compatibility.md.
+    if (end.stale[instance] && !copy.in[instance]) return;
     const int op = !is_in ? EPOLL_CTL_ADD : draw_.below(3) != 0 ? EPOLL_CTL_MOD : EPOLL_CTL_DEL;
     std::uint32_t mask = draw_.subset({EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLPRI});
     if (draw_.one_in(2)) mask |= EPOLLET;

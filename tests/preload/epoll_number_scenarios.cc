@@ -1,0 +1,290 @@
+// epoll and the numbers of descriptors: closed, duplicated, used again, and two of one stream.
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "tests/preload/actor.h"
+#include "tests/preload/epoll_calls.h"
+
+namespace ringroad::test {
+namespace {
+
+// A number of a stream that lives on under another one becomes a second stream's, while the first one
+// changes its carrier.
+void number_becomes_anothers(Actor& a, std::uint32_t events) {
+  const int first = a.stream();
+  const int second = a.stream();
+  const int epoll = make();
+  int copy = -1;
+  a.server([&] {
+    add(a, epoll, first, events, 1);
+    wait(a, epoll, 0);
+    copy = ::dup(first);
+    ::dup2(second, first);
+    add(a, epoll, first, events, 2);
+    wait(a, epoll, 0);
+  });
+  for (int i = 0; i < 8; ++i) {
+    a.client([&] { a.send(first, "ping"); });
+    a.server([&] {
+      a.settle(copy, POLLIN, POLLIN);
+      epoll_event seen[4];  // an edge may be told once more while it changes
+      a.log("told %d", ::epoll_wait(epoll, seen, 4, kSoon) > 0);
+      a.recv(copy, 9);
+      a.send(copy, "pong");
+    });
+    a.client([&] { a.recv(first, 9); });
+  }
+  a.server([&] {
+    epoll_event seen[4];
+    ::epoll_wait(epoll, seen, 4, 0);
+  });
+  a.client([&] { a.send(second, "x"); });
+  a.server([&] { wait(a, epoll, kSoon); });
+}
+
+}  // namespace
+
+SCENARIO(epoll_number_becomes_another_streams, 0) { number_becomes_anothers(a, EPOLLIN); }
+SCENARIO(epoll_number_with_edges_becomes_another_streams, 0) {
+  number_becomes_anothers(a, EPOLLIN | EPOLLET);
+}
+
+SCENARIO(epoll_edge_is_not_told_again_when_a_number_is_closed, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  int copy = -1;
+  a.server([&] { add(a, epoll, fd, EPOLLIN | EPOLLET); });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    copy = ::dup(fd);
+    a.close(fd);
+    wait(a, epoll, 20);
+  });
+  a.client([&] { a.send(fd, "y"); });
+  a.server([&] {
+    wait(a, epoll, kSoon);
+    a.recv(copy, 9);
+    a.close(copy);
+  });
+}
+
+SCENARIO(epoll_close_takes_it_out, 0) {
+  const auto fds = streams(a, 3);
+  const int epoll = make();
+  a.client([&] { for (const int fd : fds) a.send(fd, "x"); });
+  a.server([&] {
+    for (std::size_t i = 0; i < fds.size(); ++i) {
+      a.settle(fds[i], POLLIN, POLLIN);
+      add(a, epoll, fds[i], EPOLLIN, i);
+    }
+    wait(a, epoll, kSoon);
+    a.recv(fds[0], 9);
+    a.close(fds[0]);
+    wait(a, epoll, 0);
+    a.recv(fds[1], 9);
+    const int devnull = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ::dup2(devnull, fds[1]);  // an implicit close
+    ::close(devnull);
+    wait(a, epoll, 0);
+    remove(a, epoll, fds[1]);
+  });
+}
+
+SCENARIO(epoll_a_number_used_again_has_no_past, 0) {
+  const int first = a.stream();
+  const int epoll = make();
+  a.server([&] { add(a, epoll, first, EPOLLIN | EPOLLOUT, 1); a.close(first); });
+  const int second = a.stream();
+  a.server([&] {
+    a.log("the same number %d", first == second);
+    wait(a, epoll, 0);
+    modify(a, epoll, second, EPOLLIN);
+    add(a, epoll, second, EPOLLIN, 2);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(second, "x"); });
+  a.server([&] { wait(a, epoll, kSoon); });
+}
+
+SCENARIO(epoll_a_duplicate_keeps_it_in, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  int copy = -1;
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN);
+    copy = ::dup(fd);
+    a.close(fd);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    wait(a, epoll, kSoon);
+    a.recv(copy, 9);
+    wait(a, epoll, 0);
+    a.close(copy);
+    wait(a, epoll, 0);
+  });
+}
+
+SCENARIO(epoll_number_of_a_duplicate_is_used_again, 0) {
+  const int fd = a.stream();
+  const int second = a.stream();
+  const int epoll = make();
+  int copy = -1;
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN, 1);
+    copy = ::dup(fd);
+    ::dup2(second, fd);
+    add(a, epoll, fd, EPOLLIN, 2);
+    add(a, epoll, fd, EPOLLIN, 3);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] { a.settle(copy, POLLIN, POLLIN); wait(a, epoll, kSoon); });
+  a.client([&] { a.send(second, "y"); });
+  a.server([&] {
+    a.recv(copy, 9);
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+  });
+}
+
+SCENARIO(epoll_number_was_closed_and_the_duplicate_is_added, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  int copy = -1;
+  a.server([&] {
+    add(a, epoll, fd, EPOLLIN, 1);
+    copy = ::dup(fd);
+    ::close(fd);
+    add(a, epoll, copy, EPOLLIN, 2);
+    add(a, epoll, copy, EPOLLIN, 3);
+    modify(a, epoll, fd, EPOLLIN, 4);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(copy, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    a.recv(copy, 9);
+    a.close(copy);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.recv(fd, 1); });
+}
+
+SCENARIO(epoll_number_is_the_same_files_again, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    const int copy = ::dup(fd);
+    add(a, epoll, copy, EPOLLPRI, 1);
+    wait(a, epoll, 0);
+    ::close(fd);
+    remove(a, epoll, copy);
+    ::dup2(copy, fd);
+    ::close(copy);
+    add(a, epoll, fd, EPOLLIN, 2);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    a.recv(fd, 9);
+    wait(a, epoll, 0);
+  });
+}
+
+SCENARIO(epoll_under_two_numbers, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  a.server([&] {
+    const int copy = ::dup(fd);
+    add(a, epoll, fd, EPOLLIN, 1);
+    add(a, epoll, copy, EPOLLOUT, 2);
+    add(a, epoll, copy, EPOLLIN, 3);
+    wait(a, epoll, kSoon);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] { a.settle(fd, POLLIN, POLLIN); wait(a, epoll, kSoon); });
+}
+
+// Each of the two is asked for edges of its own, changed and taken out without the other.
+SCENARIO(epoll_under_two_numbers_each_has_its_own, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  int copy = -1;
+  a.server([&] {
+    copy = ::dup(fd);
+    add(a, epoll, fd, EPOLLIN | EPOLLET, 1);
+    add(a, epoll, copy, EPOLLIN, 2);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 0);
+    modify(a, epoll, copy, EPOLLIN | EPOLLONESHOT, 3);
+    wait(a, epoll, 0);
+    wait(a, epoll, 0);
+    modify(a, epoll, fd, EPOLLIN | EPOLLET, 4);
+    wait(a, epoll, 0);
+    a.recv(fd, 1);
+  });
+  a.client([&] { a.send(fd, "y"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    modify(a, epoll, copy, EPOLLIN, 5);
+    wait(a, epoll, 0);
+    remove(a, epoll, fd);
+    remove(a, epoll, fd);
+    wait(a, epoll, 0);
+    a.recv(copy, 1);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fd, "z"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    add(a, epoll, fd, EPOLLIN, 6);
+    a.close(fd);
+    wait(a, epoll, 0);
+    a.close(copy);
+    wait(a, epoll, 0);
+  });
+}
+
+// Both numbers are closed, a third keeps the file, and with it both.
+SCENARIO(epoll_under_two_numbers_that_are_closed, 0) {
+  const int fd = a.stream();
+  const int epoll = make();
+  int third = -1;
+  a.server([&] {
+    const int copy = ::dup(fd);
+    third = ::dup(fd);
+    add(a, epoll, fd, EPOLLIN, 1);
+    add(a, epoll, copy, EPOLLIN, 2);
+    a.close(fd);
+    a.close(copy);
+  });
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(third, POLLIN, POLLIN);
+    wait(a, epoll, kSoon);
+    a.recv(third, 9);
+    wait(a, epoll, 0);
+  });
+  a.client([&] { a.send(fd, "!", MSG_OOB); });  // the kernel's from here on
+  a.server([&] {
+    a.settle(third, POLLPRI, POLLPRI);
+    wait(a, epoll, 0);
+    a.close(third);
+    wait(a, epoll, 0);
+  });
+}
+
+}  // namespace ringroad::test
