@@ -513,7 +513,8 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   if (held && (edge || events != 0 || item.owes_room || (item.fresh && !put)))
     events |= item.mask & kOutput;
   if (!consume) return events != 0;
-  item.owes_room = held && item.fresh && events == 0;
+  // Also where the inner instance was to tell of it, and the change came first.
+  item.owes_room = held && (item.fresh || item.tell_all) && events == 0;
   if (arrivals_count && (item.fresh || events != 0)) item.seen_tcp_arrivals = tcp_arrivals;
   item.arrived = false;
   item.tell_all = item.fresh && put;
@@ -605,17 +606,21 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
 // Who returns with something to say does not sleep, and tells of all room that there is: also of what will be
 // there when a change of the carrier is over, for which a send waits.
 int EpollSet::promise_room(std::uint64_t wait, epoll_event* out, int max) noexcept {
-  if (max == 0 || !held_ || !Stream::any_switches()) return 0;
-  held_ = false;
+  if (max == 0 || !std::exchange(held_, false) || !Stream::any_switches()) return 0;
   int n = 0;
   for (const auto& [key, item] : items_) {
     constexpr std::uint32_t kOther = EPOLLET | EPOLLONESHOT;
     if ((item->mask & kOther) != 0 || (item->mask & kOutput) == 0 || item->told_in == wait) continue;
     const Stream::PollPlan plan = item->stream->plan_poll(poll_bits(item->mask), Stream::Arm::kNever);
-    if (!plan.frozen || item->stream->state() != State::kSwitching) continue;
+    if (!plan.frozen || !item->stream->room_is_near()) continue;
     held_ = true;
     if (n == max) break;
-    out[n].events = static_cast<std::uint32_t>(plan.ready) | (item->mask & kOutput);
+    // And what is there to be read, wherever it is.
+    pollfd now{kernel_number(*item), plan.kernel_events, 0};
+    timespec zero{0, 0};
+    const bool there = plan.use_kernel && sys::ppoll(&now, 1, &zero, nullptr) > 0;
+    out[n].events = static_cast<std::uint32_t>(plan.ready) | (item->mask & kOutput) |
+                    (there ? static_cast<std::uint32_t>(now.revents) : 0);
     out[n++].data = item->data;
     item->told_in = wait;
   }
@@ -738,7 +743,9 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
     if (n > 0 || last || (sleeps && !news)) {
       if (n > 0 && !foreign) {
         MutexLock lock(mutex_);
+        const bool held = held_;
         n += promise_room(number, out + n, max - n);
+        if (held && !held_ && n < max) n += collect(number, out + n, max - n);  // it is over
         owes_promise_ = n == max && held_;
       }
       errno = saved;

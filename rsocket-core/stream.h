@@ -187,6 +187,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // or, where it cannot any more, leaves it at that after kTokenPatienceNs. False if there was no change
   // under way, or there is one still. A return to TCP gets that time once, not once a call.
   bool outlast_switch() noexcept;
+  // Whether a send that does not wait would outlast the change that is under way.
+  bool room_is_near() const noexcept;
   // Whether any stream of the process may need that.
   static bool any_switches() noexcept { return switches_.load(std::memory_order_relaxed) > 0; }
   // Sleeps until the stream is on its channel, or will not be, or the time is over.

@@ -276,6 +276,13 @@ bool Stream::tx_is_held() noexcept {
   return tx_holds();
 }
 
+bool Stream::room_is_near() const noexcept {
+  const State now = state();
+  return now == State::kSwitching ||
+         (now == State::kResuming &&
+          sys::now_ns() < left_at_ns_.load(std::memory_order_relaxed) + kTokenPatienceNs);
+}
+
 bool Stream::outlast_switch() noexcept {
   if (!tx_is_held()) return false;
   const int saved = errno;
