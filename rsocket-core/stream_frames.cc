@@ -101,7 +101,11 @@ void Stream::scan_frames() noexcept {
     // Behind its RESUME the peer's bytes are the program's again.
     if (boundary_ == kNoBoundary || resume_seen_ || state() == State::kReset) return;
     const std::uint64_t unread = boundary_ - tcp_rx_;
-    if (unread > kMaxPeekBytes) return;
+    if (unread > kMaxPeekBytes) {
+      // Announced, by whoever it was, and never to come?
+      if (peer_ended(fd()) && unread_in_kernel(fd()) == 0) tcp_ended(0);
+      return;
+    }
     const std::size_t before = static_cast<std::size_t>(unread) + verified_;
     const std::size_t wanted = before + kResumeBytes;
     std::uint8_t small[512];

@@ -467,17 +467,21 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
 Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t skip,
                                    int flags) noexcept {
   Channel::View view;
-  if (channel_ != nullptr) {
+  // Also after a reset: not from who has not proved itself, nor what may have come again over TCP.
+  const bool believed = channel_ != nullptr && token_seen_ && !resume_seen_;
+  if (believed) {
     view = channel_->rx_view();
     if (view.size == 0) {
       channel_->progress();
       view = channel_->rx_view();
     }
-    if (view.size == 0 && channel_->control_pending()) return {Step::kService, 0, 0};
+    // Of a connection that is over nobody takes them.
+    if (view.size == 0 && channel_->control_pending() && !is_over()) return {Step::kService, 0, 0};
   }
   const std::size_t wanted = total_bytes(iov, count_iov) - skip;
   if (view.size == 0) {
-    const bool ended = fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_;
+    const bool ended =
+        believed && fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_;
     // In the kernel's order: the peer's end, a reset, our own shutdown.
     if (ended || peer_closed_) return {Step::kDone, 0, 0};
     if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};

@@ -20,7 +20,7 @@ void Stream::step(StreamEvent event, Reason reason) noexcept {
   State to = next_state(from, event);
   if (to == State::kCount) {
 #ifdef RINGROAD_CHECKS
-    assert(!"a transition that the table does not know");
+    assert(false && "a transition that the table does not know");
 #endif
     to = State::kReset;
     tx_ = Tx::kDead;
