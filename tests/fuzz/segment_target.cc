@@ -1,0 +1,89 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "cli/segment_reader.h"
+#include "cli/ss_report.h"
+#include "rsocket-core/stats.h"
+#include "tests/fuzz/target.h"
+
+namespace ringroad::fuzz {
+namespace {
+
+// A file on a file system that is memory.
+struct File {
+  std::string path = "/dev/shm/ringroad-fuzz-XXXXXX";
+  int fd;
+  File() : fd(mkstemp(path.data())) {
+    if (fd < 0) std::abort();
+  }
+  ~File() {
+    close(fd);
+    unlink(path.c_str());
+  }
+};
+
+bool is_control(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return (byte < 0x20 && c != '\n') || byte == 0x7f;
+}
+
+}  // namespace
+
+// The file is the input behind its first byte, laid over a header that is right where that byte says so.
+std::string try_segment(Bytes input) {
+  static const File file;
+  const DescriptorWatch descriptors;
+  Reader reader(input);
+  const unsigned head = reader.byte();
+  const Bytes given = reader.take_bytes(input.size());
+  std::vector<std::uint8_t> bytes(given.begin(), given.end());
+  if ((head & 1) != 0) {
+    // Slots, and a header that allows them.
+    stats::SegmentHeader header;
+    header.magic = stats::kSegmentMagic;
+    header.version = stats::kSegmentVersion;
+    header.header_bytes = stats::kHeaderBytes;
+    header.slot_bytes = sizeof(stats::StreamSlot);
+    header.slots = static_cast<std::uint32_t>(
+        std::min<std::size_t>(given.size() / sizeof(stats::StreamSlot), 8));
+    header.slots_used = head >> 4;
+    header.pid = static_cast<std::uint32_t>(getpid());
+    bytes.insert(bytes.begin(), stats::kHeaderBytes, 0);
+    std::memcpy(bytes.data(), static_cast<const void*>(&header), sizeof header);
+  } else if ((head & 2) != 0 && bytes.size() >= 4) {
+    const std::uint32_t fixed[] = {stats::kSegmentMagic, stats::kSegmentVersion,
+                                   stats::kHeaderBytes, sizeof(stats::StreamSlot)};
+    std::memcpy(bytes.data(), fixed, std::min(sizeof fixed, bytes.size()));
+  }
+  // A slot in the middle of a change is waited for, which tests/cli/segment_reader_test.cc tries.
+  for (std::size_t at = stats::kHeaderBytes; at < bytes.size(); at += sizeof(stats::StreamSlot)) {
+    bytes[at] = static_cast<std::uint8_t>(bytes[at] & 0xfe);
+  }
+  if (ftruncate(file.fd, 0) != 0 ||
+      pwrite(file.fd, bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    return "no room for the file";
+  }
+  cli::Snapshot snapshot;
+  cli::ProcessReport report;
+  std::string why;
+  if (cli::read_segment(file.path, report, why)) {
+    if (bytes.size() < stats::kHeaderBytes) return "a segment that is too short is read";
+    if (report.streams.size() + report.unreadable > stats::kSlots) return "more streams than slots";
+    snapshot.processes.push_back(report);
+  } else if (why.empty()) {
+    return "refused without a reason";
+  } else {
+    snapshot.skipped.push_back({file.path, why});
+  }
+  // A process may call itself what it likes, but not steer the operator's terminal.
+  const std::string text = cli::ss_text(snapshot, std::nullopt);
+  if (std::any_of(text.begin(), text.end(), is_control)) return "control characters are shown";
+  cli::ss_json(snapshot, std::nullopt);
+  return descriptors.complaint();
+}
+
+}  // namespace ringroad::fuzz
