@@ -76,7 +76,8 @@ ordered_json to_json(const Settings& rule) {
             {"bytes", or_null(rule.promote_after.bytes)}}},
           {"wait_ns", rule.wait.count()},
           {"idle_ns", rule.idle.count()},
-          {"detect_ns", rule.detect.count()}};
+          {"detect_ns", rule.detect.count()},
+          {"key_file", rule.key_file.empty() ? ordered_json(nullptr) : ordered_json(rule.key_file)}};
 }
 
 int report_errors(const LoadResult& loaded, bool json) {
@@ -168,6 +169,7 @@ void print_settings(const Settings& rule) {
   line("promote_after", describe(rule.promote_after));
   line("wait", policy::format_duration(rule.wait));
   line("idle", rule.idle.count() == 0 ? "keeps its channel" : policy::format_duration(rule.idle));
+  if (!rule.key_file.empty()) line("key_file", rule.key_file);
 }
 
 void print_explanation(const policy::Explanation& explanation) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "policy/criteria.h"
+#include "policy/key_file.h"
 #include "policy/settings_reader.h"
 #include "policy/suggest.h"
 
@@ -19,8 +20,8 @@ constexpr std::array<std::string_view, 3> kRoleWords = {"any", "connect", "accep
 constexpr std::array<std::string_view, 4> kViaWords = {"rdma", "shm", "auto", "tcp"};
 
 // What a rule that stays on TCP, or on this host, has no use for.
-constexpr std::array<std::string_view, 8> kUselessOnTcp = {
-    "device", "traffic_class", "ring", "spin", "promote_after", "wait", "idle", "detect"};
+constexpr std::array<std::string_view, 9> kUselessOnTcp = {
+    "device", "traffic_class", "ring", "spin", "promote_after", "wait", "idle", "detect", "key_file"};
 constexpr std::array<std::string_view, 3> kUselessOnShm = {"device", "traffic_class", "detect"};
 
 const Entry* find(const Value& table, std::string_view key) noexcept {
@@ -53,6 +54,7 @@ class RuleReader {
   void read_wait(const Value& value);
   void read_idle(const Value& value);
   void read_detect(const Value& value);
+  void read_key_file(const Value& value);
 
  private:
   template <typename Read>
@@ -70,7 +72,7 @@ struct Key {
   void (RuleReader::*read)(const Value&);
 };
 
-constexpr std::array<Key, 14> kKeys = {{
+constexpr std::array<Key, 15> kKeys = {{
     {"name", &RuleReader::read_name},
     {"subnet", &RuleReader::read_subnet},
     {"port", &RuleReader::read_port},
@@ -85,6 +87,7 @@ constexpr std::array<Key, 14> kKeys = {{
     {"wait", &RuleReader::read_wait},
     {"idle", &RuleReader::read_idle},
     {"detect", &RuleReader::read_detect},
+    {"key_file", &RuleReader::read_key_file},
 }};
 
 constexpr auto kKeyNames = [] {
@@ -275,6 +278,20 @@ void RuleReader::read_idle(const Value& value) {
 
 void RuleReader::read_detect(const Value& value) {
   rule_.settings.detect = policy::read_detect(value, report_).value_or(kDefaultDetect);
+}
+
+void RuleReader::read_key_file(const Value& value) {
+  if (!expect_string(value, "key_file", R"(key_file = "/etc/ringroad/key")", report_)) {
+    return;
+  }
+  Complaint complaint;
+  std::optional<std::string> key = read_key(value.string, complaint);
+  if (!key) {
+    report_.error(value.at, std::move(complaint));
+    return;
+  }
+  rule_.settings.key_file = value.string;
+  rule_.settings.key = std::move(*key);
 }
 
 void RuleReader::warn_of_useless_keys() {

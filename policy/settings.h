@@ -55,6 +55,8 @@ struct Settings {
 
   Via via = Via::kAuto;
   std::string device;                            // verbs device name; empty: chosen by route
+  std::string key_file;                          // its path; empty: no key is asked for
+  std::string key;                               // what stands in it, without a final line end
   std::optional<std::uint8_t> traffic_class;     // RoCE traffic class byte: DSCP << 2 | ECN
   std::uint32_t ring_bytes = kDefaultRingBytes;  // each direction; a power of two
   std::chrono::nanoseconds spin = kDefaultSpin;  // upper bound of the polling budget

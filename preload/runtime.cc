@@ -315,6 +315,7 @@ bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
   copy(config.device, sizeof config.device, rule->device.c_str());
   config.via_shm = rule->via == policy::Via::kShm || rule->via == policy::Via::kAuto;
   config.via_rdma = rule->via == policy::Via::kRdma || rule->via == policy::Via::kAuto;
+  if (!rule->key.empty()) config.key = SharedKey::of(rule->key.data(), rule->key.size());
   config.has_traffic_class = rule->traffic_class.has_value();
   config.traffic_class = rule->traffic_class.value_or(0);
   config.ring_bytes = rule->ring_bytes;

@@ -199,6 +199,7 @@ void Agent::connect(const StreamPtr& stream, Transport& transport, bool rdma_nex
   params.has_traffic_class = config.has_traffic_class;
   params.traffic_class = config.traffic_class;
   params.detect_ns = config.detect_ns;
+  params.key = config.key;
   if (where != nullptr) {
     params.redirected = true;
     params.rendezvous = *where;
@@ -573,6 +574,7 @@ void Agent::decide(Transport& transport, PromotionId id, const PromotionRequest&
   params.has_traffic_class = config.has_traffic_class;
   params.traffic_class = config.traffic_class;
   params.detect_ns = config.detect_ns;
+  params.key = config.key;
   transport.accept(id, params);
 }
 

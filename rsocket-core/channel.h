@@ -81,6 +81,10 @@ class Channel {
   virtual std::uint64_t rx_head() const noexcept = 0;
   virtual std::uint64_t rx_consumed() const noexcept = 0;
   std::size_t ring_bytes() const noexcept { return ring_bytes_; }
+  // What the connector's SWITCH has to say: that it has the key. 0: there is none. Set by the transport,
+  // before anybody else has the channel.
+  Proof switch_proof() const noexcept { return switch_proof_; }
+  void set_switch_proof(Proof proof) noexcept { switch_proof_ = proof; }
 
   // Takes in what the peer has done: arrived data, credits, control messages, completions. A call
   // that finds another thread inside may return at once without effect only if that thread is bound
@@ -130,6 +134,7 @@ class Channel {
 
  private:
   const std::size_t ring_bytes_;
+  Proof switch_proof_ = 0;
 };
 
 }  // namespace ringroad

@@ -38,7 +38,8 @@ bool well_formed(const ControlMessage& message) noexcept {
       return false;
   }
   return message.reason < static_cast<std::uint8_t>(Reason::kCount) && message.zero16 == 0 &&
-         message.credits == 0 && message.consumed == 0 && message.zero64 == 0;
+         message.credits == 0 && message.consumed == 0 &&
+         (message.proof == 0 || message.type == static_cast<std::uint8_t>(ControlType::kSwitch));
 }
 
 bool is_fin(const ControlMessage& message) noexcept {

@@ -12,6 +12,8 @@
 //   0        48
 //   | Hello  |                                    [+ descriptor: listener's eventfd]
 //
+// Where the policy names a key 8 bytes follow in both, a Proof (proof.h).
+//
 //   refusal  listener -> connector, 8 bytes, or 32 where it names another process to ask (wire.h)
 //
 // Every packet carries SCM_CREDENTIALS (unix(7)), which the kernel vouches for: they decide how the
@@ -53,6 +55,12 @@ struct ShmHello {
 static_assert(sizeof(ShmHello) == 96 && offsetof(ShmHello, connector) == 48 &&
               offsetof(ShmHello, listener) == 72);
 
+struct ProvenShmHello {
+  ShmHello hello;
+  Proof proof = 0;
+};
+static_assert(sizeof(ProvenShmHello) == 104);
+
 // The names that answer for a TCP endpoint. A listener has one; a connector tries them in order.
 enum class ShmName : std::uint8_t { kExact, kAny4, kAny6 };
 
@@ -89,7 +97,7 @@ class ShmPacket {
   bool from_same_user() const noexcept;
 
  private:
-  alignas(8) std::uint8_t bytes_[sizeof(ShmHello)] = {};
+  alignas(8) std::uint8_t bytes_[sizeof(ProvenShmHello)] = {};
   std::size_t size_ = 0;
   int fds_[kMaxDescriptors] = {-1, -1};
   unsigned count_ = 0;

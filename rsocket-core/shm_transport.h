@@ -104,6 +104,10 @@ class ShmTransport final : public Transport {
     Nonce peer_nonce{};
     std::uint32_t ring_bytes = 0;
     FourTuple tuple;
+    Hello connector;     // as sent
+    Hello answer;        // the listener's
+    Proof request = 0;   // listener: what the connector said
+    SharedKey key;       // connector
     int memfd = -1;
     int own_event = -1;
     int peer_event = -1;

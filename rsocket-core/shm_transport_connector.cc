@@ -63,7 +63,8 @@ Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept
     drop(it);
     return why;
   }
-  ShmHello hello;
+  ProvenShmHello message;
+  ShmHello& hello = message.hello;
   hello.hello.tcp_port = params.tuple.local.port;
   hello.hello.ring_bytes = params.ring_bytes;
   hello.hello.nonce = params.nonce;
@@ -72,7 +73,11 @@ Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept
   const int fds[2] = {handshake->memfd, handshake->own_event};
   // Without /proc the peer's eventfd could not be told from anything else.
   const unsigned count = adopt_wake_event(handshake->own_event) ? 2 : 1;
-  error = send_shm_packet(fd, &hello, sizeof hello, fds, count);
+  handshake->key = params.key;
+  handshake->connector = hello.hello;
+  message.proof = make_proof(params.key, ProofOf::kRequest, hello.hello, {}, params.tuple);
+  error = send_shm_packet(fd, &message, message.proof != 0 ? sizeof message : sizeof hello, fds,
+                          count);
   close_own(handshake->memfd);
   if (error == 0) return Reason::kNone;
   drop(it);
@@ -103,6 +108,15 @@ void ShmTransport::on_answer(Handshakes::iterator it) noexcept {
   }
   Reason why = check_answer(handshake, packet);
   if (why == Reason::kNone) why = build(handshake, ShmSideIndex::kConnector);
+  if (why == Reason::kNone) {
+    const Hello& ours = handshake.connector;
+    const Proof wanted = make_proof(handshake.key, ProofOf::kAnswer, ours, handshake.answer,
+                                    handshake.tuple);
+    const Proof said = proof_behind(packet.data(), packet.size(), sizeof(Hello));
+    if (!same_proof(said, wanted)) why = Reason::kWrongKey;
+    handshake.channel->set_switch_proof(
+        make_proof(handshake.key, ProofOf::kSwitch, ours, handshake.answer, handshake.tuple));
+  }
   // Only now, so that whoever answered is told by the channel's end if he is not believed.
   if (why == Reason::kNone) why = check_sender(handshake, packet);
   if (why == Reason::kNone) {
@@ -116,10 +130,11 @@ Reason ShmTransport::check_answer(Handshake& handshake, ShmPacket& packet) noexc
   Hello hello;
   const Reason header = parse_hello(packet.data(), packet.size(), hello);
   if (header != Reason::kNone) return header;
-  if (packet.truncated() && packet.size() == sizeof hello && packet.descriptors() == 0) {
+  if (packet.truncated() && packet.size() <= sizeof(ProvenHello) && packet.descriptors() == 0) {
     return Reason::kNoDescriptors;
   }
-  if (packet.truncated() || packet.size() != sizeof hello || packet.descriptors() > 1 ||
+  const bool sized = packet.size() == sizeof hello || packet.size() == sizeof(ProvenHello);
+  if (packet.truncated() || !sized || packet.descriptors() > 1 ||
       hello.tcp_port != handshake.tuple.remote.port || hello.ring_bytes != handshake.ring_bytes) {
     return Reason::kBadRequest;
   }
@@ -132,6 +147,7 @@ Reason ShmTransport::check_answer(Handshake& handshake, ShmPacket& packet) noexc
     }
   }
   handshake.peer_nonce = hello.nonce;
+  handshake.answer = hello;
   return Reason::kNone;
 }
 

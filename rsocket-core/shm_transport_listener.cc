@@ -202,10 +202,9 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
   const Reason header = parse_hello(packet.data(), packet.size(), hello.hello);
   if (header != Reason::kNone) return header;
   // A message is cut short when it is too long, or when no descriptor is free.
-  if (packet.truncated() && packet.size() == sizeof hello && packet.descriptors() < 2) {
-    return Reason::kNoDescriptors;
-  }
-  if (packet.truncated() || packet.size() != sizeof hello || packet.descriptors() == 0) {
+  const bool sized = packet.size() == sizeof hello || packet.size() == sizeof(ProvenShmHello);
+  if (packet.truncated() && sized && packet.descriptors() < 2) return Reason::kNoDescriptors;
+  if (packet.truncated() || !sized || packet.descriptors() == 0) {
     return Reason::kBadRequest;
   }
   std::memcpy(&hello, packet.data(), sizeof hello);
@@ -233,6 +232,8 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
     }
   }
   handshake.peer_nonce = hello.hello.nonce;
+  handshake.connector = hello.hello;
+  handshake.request = proof_behind(packet.data(), packet.size(), sizeof hello);
   handshake.ring_bytes = hello.hello.ring_bytes;
   handshake.tuple = FourTuple{listener, connector};
   request.tuple = handshake.tuple;
@@ -256,6 +257,9 @@ void ShmTransport::accept(PromotionId id, const AcceptParams& params) noexcept {
 // Leaves the channel in the handshake: the agent is told from dispatch(), not from its own call.
 // Everything that can fail for want of something is done before the answer goes.
 Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) noexcept {
+  const FourTuple tuple = handshake.tuple.reversed();
+  const Proof wanted = make_proof(params.key, ProofOf::kRequest, handshake.connector, {}, tuple);
+  if (!same_proof(handshake.request, wanted)) return Reason::kWrongKey;
   Reason why = Reason::kNone;
   handshake.memory = ShmMemory::map(handshake.memfd, handshake.ring_bytes, why);
   if (handshake.memory == nullptr) return why;
@@ -267,11 +271,17 @@ Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) no
   why = build(handshake, ShmSideIndex::kListener);
   if (why != Reason::kNone) return why;
 
-  Hello hello;
+  ProvenHello message;
+  Hello& hello = message.hello;
   hello.tcp_port = handshake.tuple.local.port;
   hello.ring_bytes = handshake.ring_bytes;
   hello.nonce = params.nonce;
-  const int error = send_shm_packet(socket, &hello, sizeof hello, &event, events ? 1 : 0);
+  message.proof = make_proof(params.key, ProofOf::kAnswer, handshake.connector, hello, tuple);
+  handshake.channel->set_switch_proof(
+      make_proof(params.key, ProofOf::kSwitch, handshake.connector, hello, tuple));
+  const int error =
+      send_shm_packet(socket, &message, message.proof != 0 ? sizeof message : sizeof hello, &event,
+                      events ? 1 : 0);
   if (error == EPIPE || error == ECONNRESET) return Reason::kPeerGone;
   if (error == ETOOMANYREFS) return Reason::kNoDescriptors;
   if (error != 0) return shm_reason_of(error);

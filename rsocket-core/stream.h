@@ -26,6 +26,7 @@
 #include "rsocket-core/channel.h"
 #include "rsocket-core/endpoint.h"
 #include "rsocket-core/mutex.h"
+#include "rsocket-core/proof.h"
 #include "rsocket-core/reason.h"
 #include "rsocket-core/state.h"
 #include "rsocket-core/stats.h"
@@ -47,6 +48,7 @@ struct StreamConfig {
   bool via_shm = false;
   bool via_rdma = false;
   char device[32] = {};
+  SharedKey key;
   bool has_traffic_class = false;
   std::uint8_t traffic_class = 0;
   std::int64_t detect_ns = 500'000'000;  // RDMA: a peer that acknowledges nothing for so long is gone

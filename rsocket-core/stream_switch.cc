@@ -169,6 +169,7 @@ void Stream::freeze() noexcept {
   ControlMessage announce;
   announce.type = static_cast<std::uint8_t>(ControlType::kSwitch);
   announce.value = frozen_at_;
+  if (role_ == StreamRole::kConnect) announce.proof = channel_->switch_proof();
   if (!channel_->send_control(announce)) give_up(Reason::kQpError);
 }
 
@@ -177,6 +178,12 @@ void Stream::on_control(const ControlMessage& m) noexcept {
     case ControlType::kSwitch:
       if (state() == State::kSwitching && !peer_announced_ &&
           (role_ == StreamRole::kAccept || token_sent_)) {
+        // The listener has proved itself in its answer.
+        const Proof wanted = role_ == StreamRole::kAccept ? channel_->switch_proof() : 0;
+        if (!same_proof(m.proof, wanted)) {
+          leave_or_give_up(Reason::kWrongKey);
+          return;
+        }
         peer_announced_ = true;
         peer_s_ = m.value;
         answer_switch();

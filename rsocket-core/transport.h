@@ -11,6 +11,7 @@
 
 #include "rsocket-core/channel.h"
 #include "rsocket-core/endpoint.h"
+#include "rsocket-core/proof.h"
 #include "rsocket-core/reason.h"
 #include "rsocket-core/wire.h"
 
@@ -27,6 +28,7 @@ struct ConnectParams {
   bool has_traffic_class = false;
   std::uint8_t traffic_class = 0; // DSCP << 2 | ECN (RFC 2474, RFC 3168)
   std::int64_t detect_ns = 500'000'000;  // after which a peer that acknowledges nothing is gone
+  SharedKey key;
   // The listener has said that this one of its family has the connection.
   bool redirected = false;
   Rendezvous rendezvous;
@@ -38,6 +40,7 @@ struct AcceptParams {
   bool has_traffic_class = false;
   std::uint8_t traffic_class = 0;
   std::int64_t detect_ns = 500'000'000;
+  SharedKey key;  // a request that does not prove it is refused with kWrongKey
 };
 
 struct PromotionRequest {

@@ -69,14 +69,18 @@ FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_
 // ---- Control messages on a channel -------------------------------------------------------------
 //
 //  0      1        2        4          8                16               24              32
-//  | type | reason | zero   | credits  | consumed       | value          | zero          |
+//  | type | reason | zero   | credits  | consumed       | value          | proof         |
 //
 // `credits` and `consumed` are cumulative and stand in every message (verbs uses them for flow
 // control; shm has them in shared memory and sends zero). `value` depends on the type.
 
+// That a key is known (proof.h). 0: none.
+using Proof = std::uint64_t;
+
 enum class ControlType : std::uint8_t {
   kCredit = 1,     // verbs only; never handed to the stream
-  kSwitch = 2,     // value = TCP bytes written by the sender before its token (the S of the design)
+  kSwitch = 2,     // value = TCP bytes written by the sender before its token (the S of the design);
+                   // proof = the connector's, where the policy names a key (proof.h)
   kSwitchAck = 3,  // value = the S that is accepted
   kGiveUp = 4,     // the sender gave the promotion up before it wrote its token
   kFin = 5,        // value = ring offset after the last byte of the direction
@@ -89,7 +93,7 @@ struct ControlMessage {
   std::uint32_t credits = 0;
   std::uint64_t consumed = 0;
   std::uint64_t value = 0;
-  std::uint64_t zero64 = 0;
+  Proof proof = 0;  // zero but in kSwitch
 };
 static_assert(sizeof(ControlMessage) == 32);
 static_assert(offsetof(ControlMessage, credits) == 4 && offsetof(ControlMessage, consumed) == 8 &&
@@ -101,7 +105,8 @@ static_assert(offsetof(ControlMessage, credits) == 4 && offsetof(ControlMessage,
 //  | magic | version | tcp port | ring addr  | rkey | ring size | credits| port | zero      | nonce  |k|
 //
 // REQ carries it from the connector, REP the same from the listener. 48 bytes: an IBTA CM REQ in
-// RDMA_PS_TCP leaves 56 bytes to the user (rdma_connect(3)), REP 196, REJ 148.
+// RDMA_PS_TCP leaves 56 bytes to the user (rdma_connect(3)), REP 196, REJ 148. Where the policy names a
+// key a Proof follows, and the message has 56 bytes; a CM fills up with zeroes, which is no proof.
 
 struct Hello {
   std::uint32_t magic = kMagic;
@@ -151,6 +156,12 @@ static_assert(sizeof(Redirect) == 32 && offsetof(Redirect, token) == 16);
 Redirect make_redirect(const Rendezvous& where) noexcept;
 // False if the bytes are no Redirect of ours.
 bool parse_redirect(const void* data, std::size_t n, Rendezvous& where) noexcept;
+
+struct ProvenHello {
+  Hello hello;
+  Proof proof = 0;
+};
+static_assert(sizeof(ProvenHello) == 56);
 
 // kNone when `n` bytes at `data` are a Hello that this version understands.
 Reason parse_hello(const void* data, std::size_t n, Hello& out) noexcept;

@@ -39,10 +39,10 @@ bool set_options(rdma_cm_id* id, bool has_traffic_class, std::uint8_t traffic_cl
                                                &traffic_class, sizeof traffic_class) == 0;
 }
 
-rdma_conn_param connection_parameters(const Hello& hello) noexcept {
+rdma_conn_param connection_parameters(const ProvenHello& message) noexcept {
   rdma_conn_param param{};
-  param.private_data = &hello;
-  param.private_data_len = sizeof hello;
+  param.private_data = &message;
+  param.private_data_len = message.proof != 0 ? sizeof message : sizeof message.hello;
   param.flow_control = 1;
   param.retry_count = kRetries;
   param.rnr_retry_count = kRnrRetries;
@@ -169,8 +169,11 @@ Reason VerbsTransport::on_route(PromotionId id, Attempt& attempt) noexcept {
   hello.nonce = attempt.params.nonce;
   if (attempt.params.redirected) hello.listener_port = attempt.params.tuple.remote.port;
   attempt.channel->describe(hello);
+  attempt.own = hello;
   attempt.step = Step::kConnecting;
-  rdma_conn_param param = connection_parameters(hello);
+  const ProvenHello message{hello, make_proof(attempt.params.key, ProofOf::kRequest, hello, {},
+                                              attempt.params.tuple)};
+  rdma_conn_param param = connection_parameters(message);
   return rdma_connect(attempt.cm_id.get(), &param) == 0 ? Reason::kNone
                                                         : reason_of_errno(errno, false);
 }
@@ -195,6 +198,10 @@ void VerbsTransport::accept(PromotionId id, const AcceptParams& params) noexcept
 Reason VerbsTransport::answer(PromotionId id, Attempt& attempt,
                               const AcceptParams& params) noexcept {
   rdma_cm_id* cm_id = attempt.cm_id.get();
+  if (!same_proof(attempt.request, make_proof(params.key, ProofOf::kRequest, attempt.peer, {},
+                                              attempt.tuple))) {
+    return Reason::kWrongKey;
+  }
   if (!is_device(cm_id, params.device)) return Reason::kNoRdmaDevice;
   if (!set_options(cm_id, params.has_traffic_class, params.traffic_class, params.detect_ns)) {
     return reason_of_errno(errno, false);
@@ -212,7 +219,11 @@ Reason VerbsTransport::answer(PromotionId id, Attempt& attempt,
   attempt.channel->describe(hello);
   attempt.step = Step::kAccepting;
   attempt.deadline_ns = sys::now_ns() + kPromotionNs;
-  rdma_conn_param param = connection_parameters(hello);
+  attempt.channel->set_switch_proof(
+      make_proof(params.key, ProofOf::kSwitch, attempt.peer, hello, attempt.tuple));
+  const ProvenHello message{
+      hello, make_proof(params.key, ProofOf::kAnswer, attempt.peer, hello, attempt.tuple)};
+  rdma_conn_param param = connection_parameters(message);
   return rdma_accept(cm_id, &param) == 0 ? Reason::kNone : reason_of_errno(errno, false);
 }
 
@@ -226,6 +237,15 @@ void VerbsTransport::on_established(Attempts::iterator attempt, const CmEvent& e
     if (why == Reason::kNone && state.peer.tcp_port != state.params.tuple.remote.port) {
       why = Reason::kBadRequest;
     }
+    const auto prove = [&](ProofOf what) noexcept {
+      return make_proof(state.params.key, what, state.own, state.peer, state.params.tuple);
+    };
+    if (why == Reason::kNone &&
+        !same_proof(proof_behind(event.private_data, event.private_bytes, sizeof(Hello)),
+                    prove(ProofOf::kAnswer))) {
+      why = Reason::kWrongKey;
+    }
+    state.channel->set_switch_proof(prove(ProofOf::kSwitch));
   }
   if (why == Reason::kNone && !state.channel->established(std::move(state.cm_id), state.peer)) {
     why = Reason::kNoMemory;

@@ -15,7 +15,8 @@ bool well_formed(const ControlMessage& message) noexcept {
   const bool known = message.type >= static_cast<std::uint8_t>(ControlType::kCredit) &&
                      message.type <= static_cast<std::uint8_t>(ControlType::kFin);
   const bool credit = message.type == static_cast<std::uint8_t>(ControlType::kCredit);
-  return known && message.zero16 == 0 && message.zero64 == 0 &&
+  const bool announces = message.type == static_cast<std::uint8_t>(ControlType::kSwitch);
+  return known && message.zero16 == 0 && (message.proof == 0 || announces) &&
          message.reason < static_cast<std::uint8_t>(Reason::kCount) &&
          (!credit || (message.value == 0 && message.reason == 0));
 }

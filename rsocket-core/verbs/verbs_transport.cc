@@ -196,6 +196,8 @@ void VerbsTransport::on_request_event(const CmEvent& event) noexcept {
     request.tuple.local.port = attempt.peer.listener_port;
   }
   attempt.tcp_port = request.tuple.local.port;
+  attempt.tuple = request.tuple.reversed();
+  attempt.request = proof_behind(event.private_data, event.private_bytes, sizeof(Hello));
   request.peer_nonce = attempt.peer.nonce;
   request.ring_bytes = attempt.peer.ring_bytes;
   const PromotionId promotion = host_.next_id();

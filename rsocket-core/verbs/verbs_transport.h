@@ -64,7 +64,10 @@ class VerbsTransport final : public Transport {
     Step step = Step::kResolvingAddress;
     std::int64_t deadline_ns = 0;
     ConnectParams params;  // connector
-    Hello peer;            // listener
+    Hello own;
+    Hello peer;
+    Proof request = 0;     // listener: what the connector said
+    FourTuple tuple;       // listener: as the connector sees it
     std::uint16_t tcp_port = 0;  // listener: of its own end
     std::unique_ptr<VerbsChannel> channel;
   };

@@ -743,7 +743,7 @@ TEST(ShmChannelLies, RefusesMalformedControlMessages) {
   messages[4].zero16 = 1;
   messages[5].credits = 1;
   messages[6].consumed = 1;
-  messages[7].zero64 = 1;
+  messages[7].proof = 1;  // which only SWITCH has
   for (const ControlMessage& bad : messages) {
     Rig rig = make_rig();
     std::memcpy(static_cast<void*>(&rig.liar().control[0]), &bad, sizeof bad);

@@ -124,8 +124,9 @@ struct Node {
   }
 
   void accept_everything(std::uint8_t nonce = 0xbb) {
-    agent.answer = [nonce](Transport& on, PromotionId id) {
+    agent.answer = [this, nonce](Transport& on, PromotionId id) {
       AcceptParams params;
+      params.key = key;
       params.nonce = nonce_of(nonce);
       on.accept(id, params);
     };
@@ -133,6 +134,7 @@ struct Node {
   PromotionId connect(const Endpoint& to, const Endpoint& from = kClient,
                       const Rendezvous* where = nullptr) {
     ConnectParams params;
+    params.key = key;
     if (where != nullptr) {
       params.redirected = true;
       params.rendezvous = *where;
@@ -147,6 +149,7 @@ struct Node {
 
   Agent agent;
   std::unique_ptr<Transport> transport;
+  SharedKey key;
 };
 
 // Dispatches what is ready until `done`, which must come to pass.
@@ -506,6 +509,51 @@ TEST(ShmTransportTest, StaysQuietWhenNothingHappens) {
     EXPECT_EQ(::poll(&fd, 1, 0), 0);
   }
 }
+
+// ---- Keys
+
+const SharedKey kOneKey = SharedKey::of("one secret, long enough", 23);
+const SharedKey kOtherKey = SharedKey::of("other secret, long enough", 25);
+
+TEST(ShmTransportKeys, WhoHasTheSameGetsAChannelAndAProofForTheSwitch) {
+  Node client;
+  Node host;
+  client.key = host.key = kOneKey;
+  host.accept_everything();
+  ASSERT_EQ(host.transport->listen(server()), Reason::kNone);
+  client.connect(server());
+  ASSERT_TRUE(run_until({client.transport.get(), host.transport.get()},
+                        [&] { return client.agent.has_outcome() && host.agent.has_outcome(); }));
+  ASSERT_EQ(client.agent.channels.size(), 1U);
+  ASSERT_EQ(host.agent.channels.size(), 1U);
+  EXPECT_NE(client.agent.channel().switch_proof(), 0U);
+  EXPECT_EQ(client.agent.channel().switch_proof(), host.agent.channel().switch_proof());
+}
+
+class WrongKey : public testing::TestWithParam<std::pair<SharedKey, SharedKey>> {};
+
+TEST_P(WrongKey, IsRefusedWithItsReasonAtBothEnds) {
+  Node client;
+  Node host;
+  std::tie(client.key, host.key) = GetParam();
+  host.accept_everything();
+  ASSERT_EQ(host.transport->listen(server()), Reason::kNone);
+  client.connect(server());
+  ASSERT_TRUE(run_until({client.transport.get(), host.transport.get()},
+                        [&] { return client.agent.has_outcome() && host.agent.has_outcome(); }));
+  ASSERT_EQ(client.agent.refused.size(), 1U);
+  EXPECT_EQ(client.agent.refused[0].reason, Reason::kPeerRefused);
+  EXPECT_EQ(client.agent.refused[0].peer_reason, Reason::kWrongKey);
+  ASSERT_EQ(host.agent.refused.size(), 1U);
+  EXPECT_EQ(host.agent.refused[0].reason, Reason::kWrongKey);
+  EXPECT_TRUE(client.agent.channels.empty());
+  EXPECT_TRUE(host.agent.channels.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(AnotherOrNone, WrongKey,
+                         testing::Values(std::pair{kOneKey, kOtherKey},
+                                         std::pair{kOneKey, SharedKey{}},
+                                         std::pair{SharedKey{}, kOtherKey}));
 
 // ---- Hostile connectors
 
@@ -871,7 +919,8 @@ class Impostor {
     ASSERT_TRUE(receive_credentials(fd_));
     ShmPacket packet;
     ASSERT_EQ(packet.receive(fd_), ShmPacket::Got::kPacket);
-    ASSERT_EQ(packet.size(), sizeof(ShmHello));
+    proof_ = proof_behind(packet.data(), packet.size(), sizeof(ShmHello));
+    ASSERT_EQ(packet.size(), proof_ != 0 ? sizeof(ProvenShmHello) : sizeof(ShmHello));
     EXPECT_EQ(packet.descriptors(), 2u);
     EXPECT_TRUE(packet.from_same_user());
   }
@@ -880,10 +929,12 @@ class Impostor {
     fd_ = -1;
   }
   int fd() const { return fd_; }
+  Proof proof() const { return proof_; }
 
  private:
   int listener_ = -1;
   int fd_ = -1;
+  Proof proof_ = 0;
 };
 
 // What the transport says of a request when the kernel says that of the connections.
@@ -934,6 +985,28 @@ TEST(ShmTransportHostile, AnAnswerByAnotherUserThanTheConnectionsIsNotBelieved) 
   ASSERT_TRUE(run_until({client.transport.get()}, [&] { return client.agent.has_outcome(); }));
   ASSERT_EQ(client.agent.refused.size(), 1u);
   EXPECT_EQ(client.agent.refused[0].reason, Reason::kForged);
+}
+
+// By somebody who has seen the request go by, but has no key: without a proof, and with the request's own.
+TEST(ShmTransportHostile, AnAnswerThatDoesNotProveTheKeyIsNotBelieved) {
+  for (const bool reflected : {false, true}) {
+    Node client;
+    client.key = kOneKey;
+    Impostor impostor(server());
+    client.connect(server());
+    impostor.take();
+    ASSERT_NE(impostor.proof(), 0U);
+    ProvenHello answer;
+    answer.hello.tcp_port = server().port;
+    answer.hello.ring_bytes = kRing;
+    if (reflected) answer.proof = impostor.proof();
+    ASSERT_EQ(send_shm_packet(impostor.fd(), &answer,
+                              reflected ? sizeof answer : sizeof answer.hello, nullptr, 0),
+              0);
+    ASSERT_TRUE(run_until({client.transport.get()}, [&] { return client.agent.has_outcome(); }));
+    ASSERT_EQ(client.agent.refused.size(), 1u) << reflected;
+    EXPECT_EQ(client.agent.refused[0].reason, Reason::kWrongKey) << reflected;
+  }
 }
 
 TEST(ShmTransportHostile, RefusesMalformedAnswersAndKeepsNoDescriptor) {

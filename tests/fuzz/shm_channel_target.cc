@@ -37,7 +37,7 @@ class Trial {
         ControlMessage message = reader.take<ControlMessage>();
         message.zero16 = 0;
         message.credits = 0;
-        message.consumed = message.zero64 = 0;
+        message.consumed = message.proof = 0;
         hostile_.put_control(message);
         break;
       }

@@ -161,7 +161,7 @@ TEST_F(PolicyCommand, CheckPrintsRulesWarningsAndErrorsAsJson) {
             nlohmann::json::parse(R"({"name": "clients", "number": 3, "line": 14, "via": "rdma",
               "device": null, "traffic_class": 106, "ring_bytes": 262144, "spin_ns": 20000,
               "promote_after": {"messages": 1, "bytes": 65536}, "wait_ns": 0,
-              "idle_ns": 60000000000, "detect_ns": 500000000, "file": ")" +
+              "idle_ns": 60000000000, "detect_ns": 500000000, "key_file": null, "file": ")" +
                                   file_ + "\"}"));
 
   const std::string broken = write("broken.toml", one_rule("via = 1"));

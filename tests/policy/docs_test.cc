@@ -52,7 +52,7 @@ TEST(Reference, DescribesEveryKey) {
       ++keys;
     }
   }
-  EXPECT_EQ(keys, 14);
+  EXPECT_EQ(keys, 15);
 }
 
 }  // namespace

@@ -70,6 +70,36 @@ TEST_F(VerbsTest, ARefusalArrivesWithItsReason) {
   EXPECT_EQ(outcome.peer_reason, Reason::kUntrackedIo);
 }
 
+TEST_F(VerbsTest, WhoHasTheSameKeyGetsAChannelAndAProofForTheSwitch) {
+  ASSERT_NO_FATAL_FAILURE(listen());
+  ConnectParams params = connect_params(kRing);
+  params.key = server_->accept_params.key = SharedKey::of("one secret, long enough", 23);
+  Side::Outcome& outcome = promote(params);
+  ASSERT_EQ(outcome.reason, Reason::kNone) << reason_name(outcome.reason);
+  ASSERT_TRUE(serve_until({client_.get(), server_.get()},
+                          [&] { return server_->outcome(server_->last_request).ended; }));
+  const std::unique_ptr<Channel>& theirs = server_->outcome(server_->last_request).channel;
+  ASSERT_NE(theirs, nullptr);
+  EXPECT_NE(outcome.channel->switch_proof(), 0U);
+  EXPECT_EQ(outcome.channel->switch_proof(), theirs->switch_proof());
+}
+
+TEST_F(VerbsTest, AnotherKeyOrNoneIsRefusedWithItsReasonAtBothEnds) {
+  ASSERT_NO_FATAL_FAILURE(listen());
+  const SharedKey one = SharedKey::of("one secret, long enough", 23);
+  const SharedKey other = SharedKey::of("other secret, long enough", 25);
+  for (const auto& [ours, theirs] :
+       {std::pair{one, other}, std::pair{one, SharedKey{}}, std::pair{SharedKey{}, one}}) {
+    ConnectParams params = connect_params(kRing);
+    params.key = ours;
+    server_->accept_params.key = theirs;
+    const Side::Outcome& outcome = promote(params);
+    EXPECT_EQ(outcome.reason, Reason::kPeerRefused) << reason_name(outcome.reason);
+    EXPECT_EQ(outcome.peer_reason, Reason::kWrongKey) << reason_name(outcome.peer_reason);
+    EXPECT_EQ(server_->outcome(server_->last_request).reason, Reason::kWrongKey);
+  }
+}
+
 TEST_F(VerbsTest, AHostWithoutAListenerIsFoundOutAtOnce) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(promote(connect_params(kRing)).reason, Reason::kPeerHasNoRingroad);

@@ -135,7 +135,11 @@ TEST_F(VerbsHostileTest, ControlMessagesThatCannotBeEndTheChannel) {
   EXPECT_EQ(control([](ControlMessage& m) { m.type = 6; }), Reason::kBadRequest);
   EXPECT_EQ(control([](ControlMessage& m) { m.reason = 200; }), Reason::kBadRequest);
   EXPECT_EQ(control([](ControlMessage& m) { m.zero16 = 1; }), Reason::kBadRequest);
-  EXPECT_EQ(control([](ControlMessage& m) { m.zero64 = 1; }), Reason::kBadRequest);
+  EXPECT_EQ(control([](ControlMessage& m) {
+              m.type = static_cast<std::uint8_t>(ControlType::kFin);
+              m.proof = 1;
+            }),
+            Reason::kBadRequest);
   EXPECT_EQ(control([](ControlMessage& m) { m.credits = 1; }), Reason::kBadRequest);
   EXPECT_EQ(control([](ControlMessage& m) { m.consumed = 1; }), Reason::kBadRequest);
   EXPECT_EQ(control([](ControlMessage& m) { m.consumed = ~std::uint64_t{0}; }), Reason::kBadRequest);
