@@ -63,7 +63,10 @@ bool ask(const std::string& directory, pid_t pid, control::Mode mode, std::uint6
          std::string& why) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string path = path_of(directory, pid) + control::kSuffix;
+  ProcessReport process;
+  if (!read_segment(path_of(directory, pid), process, why)) return false;
+  const std::string& suffix = process.control_suffix;
+  const std::string path = path_of(directory, pid) + (suffix.empty() ? control::kSuffix : suffix);
   if (path.size() >= sizeof address.sun_path) {
     why = "the name of its socket is too long: " + path;
     return false;

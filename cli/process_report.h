@@ -71,6 +71,7 @@ struct ProcessReport {
   std::uint32_t max_channels = 0;  // 0: the process has no agent thread yet
   std::uint32_t channels = 0;
   std::uint64_t channels_given_back = 0;
+  std::string control_suffix;  // of the name of its control socket, behind the file's; or empty
   std::uint64_t operator_serial = 0;  // of the last request that was carried out; 0: none was
   std::vector<StreamReport> streams;  // by id
   CarrierTraffic closed;              // of streams that are gone

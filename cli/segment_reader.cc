@@ -190,6 +190,8 @@ void report_header(const SegmentHeader& header, ProcessReport& out) {
   out.channels = header.channels.load(std::memory_order_relaxed);
   out.channels_given_back = header.channels_given_back.load(std::memory_order_relaxed);
   out.operator_serial = header.operator_serial.load(std::memory_order_relaxed);
+  out.control_suffix = text_of(header.control_suffix);
+  if (out.control_suffix.find('/') != std::string::npos) out.control_suffix.clear();
   out.closed = traffic_of(header.closed);
   out.streams_opened = header.streams_opened.load(std::memory_order_relaxed);
   out.streams_promoted = header.streams_promoted.load(std::memory_order_relaxed);

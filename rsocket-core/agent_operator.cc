@@ -2,6 +2,7 @@
 // policy, and the same done to the process at the other end.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -40,6 +41,8 @@ void Agent::watch_operator() noexcept {
     if (control_ == nullptr || !control_->open(segment_->path()) ||
         !watch(control_->fd(), kControlCookie)) {
       note("ringroad set cannot reach this process: its socket cannot be made");
+    } else {
+      std::strcpy(segment_->header().control_suffix, control_->suffix());
     }
     publish_mode();
   }

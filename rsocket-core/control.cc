@@ -5,10 +5,12 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "rsocket-core/sys.h"
+#include "rsocket-core/wire.h"
 
 namespace ringroad::control {
 namespace {
@@ -44,10 +46,26 @@ const char* mode_name(Mode mode) noexcept {
 }
 
 bool Socket::open(const char* path) noexcept {
+  if (open_as(path, kSuffix)) return true;
+  if (errno != EADDRINUSE) return false;
+  // Somebody else's, in a directory where nobody can remove what is another's.
+  Nonce random;
+  if (!make_nonce(random)) return false;
+  std::uint64_t number;
+  static_assert(sizeof number <= sizeof random);
+  std::memcpy(&number, random.data(), sizeof number);
+  char suffix[kSuffixBytes];
+  std::snprintf(suffix, sizeof suffix, "%s.%016llx", kSuffix,
+                static_cast<unsigned long long>(number));
+  return open_as(path, suffix);
+}
+
+bool Socket::open_as(const char* path, const char* suffix) noexcept {
+  errno = ENAMETOOLONG;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const int length =
-      std::snprintf(address.sun_path, sizeof address.sun_path, "%s%s", path, kSuffix);
+      std::snprintf(address.sun_path, sizeof address.sun_path, "%s%s", path, suffix);
   if (length <= 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path) return false;
   const int fd = sys::open_high(
       [&] { return sys::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
@@ -60,10 +78,13 @@ bool Socket::open(const char* path) noexcept {
   if (sys::setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0 ||
       sys::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
       sys::call(SYS_fchmodat, AT_FDCWD, address.sun_path, 0600) != 0) {
+    const int error = errno;
     sys::close_quietly(fd);
+    errno = error;
     return false;
   }
   fd_ = fd;
+  std::snprintf(suffix_, sizeof suffix_, "%s", suffix);
   return true;
 }
 

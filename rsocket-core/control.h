@@ -3,6 +3,10 @@
 //
 //   <directory>/<pid>.control    0600, made by the agent thread
 //
+// The directory is everybody's. Where somebody else has taken that name, and thereby would keep the operator
+// out, a part that cannot be guessed is added to it; which, the statistics file says (stats.h,
+// control_suffix).
+//
 //   0       4         6      8        16
 //   | magic | version | mode | serial |
 //
@@ -12,6 +16,7 @@
 // talk. Root and the user that the process runs as may ask.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -20,6 +25,7 @@ namespace ringroad::control {
 inline constexpr std::uint32_t kMagic = 0x54435252;  // "RRCT"
 inline constexpr std::uint16_t kVersion = 1;
 inline constexpr const char* kSuffix = ".control";
+inline constexpr std::size_t kSuffixBytes = 32;  // at most, with what may be added and a NUL
 
 // Append only: the values cross processes.
 enum class Mode : std::uint16_t {
@@ -49,12 +55,17 @@ class Socket {
 
   // `path`: of the statistics file. False where the socket cannot be made: nobody can ask then.
   bool open(const char* path) noexcept;
+  // What its name has behind that path; empty before open().
+  const char* suffix() const noexcept { return suffix_; }
   int fd() const noexcept { return fd_; }
   // The next request that is one and from somebody who may ask; what is not is dropped.
   std::optional<Request> receive() noexcept;
 
  private:
+  bool open_as(const char* path, const char* suffix) noexcept;
+
   int fd_ = -1;
+  char suffix_[kSuffixBytes] = {};
 };
 
 }  // namespace ringroad::control

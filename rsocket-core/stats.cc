@@ -156,8 +156,10 @@ void Segment::release(StreamSlot* slot) noexcept {
 void Segment::remove_file() noexcept {
   const int saved = errno;
   sys::call(SYS_unlinkat, AT_FDCWD, path_, 0);
-  char socket[sizeof path_ + 16];
-  std::snprintf(socket, sizeof socket, "%s%s", path_, control::kSuffix);
+  char socket[sizeof path_ + control::kSuffixBytes];
+  std::snprintf(socket, sizeof socket, "%s%.*s", path_, static_cast<int>(sizeof header_->control_suffix),
+                header_ != nullptr && header_->control_suffix[0] != '\0' ? header_->control_suffix
+                                                                         : control::kSuffix);
   sys::call(SYS_unlinkat, AT_FDCWD, socket, 0);
   errno = saved;
 }

@@ -24,7 +24,7 @@
 namespace ringroad::stats {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54535252;  // "RRST"
-inline constexpr std::uint32_t kSegmentVersion = 3;
+inline constexpr std::uint32_t kSegmentVersion = 4;
 inline constexpr std::uint32_t kSlots = 16384;
 inline constexpr std::size_t kHeaderBytes = 4096;
 inline constexpr const char* kDefaultDirectory = "/dev/shm/ringroad";  // RINGROAD_RUNTIME_DIR
@@ -81,6 +81,8 @@ struct SegmentHeader {
   std::atomic<std::uint64_t> streams_promoted{};
   std::atomic<std::uint64_t> promotions_refused[static_cast<unsigned>(Reason::kCount)]{};
   std::uint64_t pid_namespace = 0;  // inode of /proc/PID/ns/pid: where `pid` means something
+  // What the name of its control socket has behind this file's (control.h). Empty: there is none yet.
+  char control_suffix[32] = {};
 };
 static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
 

@@ -10,6 +10,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "tests/core/open_descriptors.h"
@@ -144,6 +145,34 @@ TEST_F(Control, AnotherUserIsNotHeardEvenWhereTheFileLetsHim) {
   EXPECT_FALSE(socket_.receive());
   ASSERT_TRUE(send(request(Mode::kTcp, 10)));
   EXPECT_EQ(socket_.receive()->serial, 10U);
+}
+
+// In a directory like /tmp nobody can remove what is another's.
+TEST_F(Control, ANameThatAnotherUserHasTakenDoesNotKeepTheOperatorOut) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  ASSERT_EQ(chmod(directory_.c_str(), 01777), 0);
+  std::ofstream(path_ + kSuffix) << "taken";
+  const pid_t other = fork();
+  if (other == 0) {
+    const bool apart = setuid(65534) == 0 && !Socket().open("/nowhere/at/all");
+    Socket socket;
+    const bool opened = socket.open(path_.c_str()) && socket.suffix() != std::string(kSuffix) &&
+                        std::string(socket.suffix()).starts_with(kSuffix);
+    const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    sockaddr_un to{};
+    to.sun_family = AF_UNIX;
+    std::strcpy(to.sun_path, (path_ + socket.suffix()).c_str());
+    const Request asked = request(Mode::kTcp, 4);
+    const bool heard =
+        opened &&
+        sendto(fd, &asked, sizeof asked, 0, reinterpret_cast<sockaddr*>(&to), sizeof to) ==
+            static_cast<ssize_t>(sizeof asked) &&
+        socket.receive()->serial == 4;
+    _exit(apart && heard ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(Control, APathThatIsTooLongIsNoSocket) {
