@@ -37,6 +37,7 @@ class Agent final : public TransportEvents {
     if (!valid_ring_bytes(request.ring_bytes) || request.tuple.remote.port == 0) odd = true;
     AcceptParams params;
     params.nonce.fill(7);
+    params.key = key;
     transport.accept(id, params);
   }
   void on_channel(Transport&, PromotionId, const Nonce&,
@@ -54,6 +55,7 @@ class Agent final : public TransportEvents {
   }
   void on_channel_event(Transport&, PromotionId) noexcept override {}
 
+  SharedKey key;  // which no input knows
   std::unique_ptr<Channel> channel;
   int outcomes = 0;
   bool odd = false;
@@ -170,6 +172,7 @@ void answer(Fixture& fixture, Reader& reader) {
   ConnectParams params;
   params.tuple = {fixture.client, fixture.impostor};
   params.ring_bytes = kRing;
+  params.key = fixture.agent.key;
   fixture.transport->connect(next_id(), params);
   const int fd = accept4(fixture.listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) std::abort();
@@ -203,7 +206,9 @@ std::string try_promotion(Bytes input) {
   // Waits for strange descriptors to be closed, too: while that are too many nobody is asked.
   const DescriptorWatch descriptors;
   Reader reader(input);
-  const bool asks = reader.byte() % 2 == 0;
+  const unsigned head = reader.byte();
+  const bool asks = head % 2 == 0;
+  fixture.agent.key = (head & 2) != 0 ? SharedKey::of("nobody knows this", 17) : SharedKey{};
   fixture.agent.outcomes = 0;
   fixture.agent.odd = false;
   if (asks) {
@@ -215,6 +220,7 @@ std::string try_promotion(Bytes input) {
   if (fixture.agent.outcomes > 1) return "more than one outcome";
   if (!asks && fixture.agent.outcomes != 1) return "a connector is not told";
   if (fixture.agent.channel != nullptr) {
+    if (fixture.agent.key.present) return "a channel for one that has not proved the key";
     if (fixture.agent.channel->ring_bytes() != kRing) return "rings of another size";
     fixture.agent.channel->progress();
     fixture.agent.channel->rx_view();
