@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kChunk = 48 * 1024;
 constexpr int kPatienceMs = 8'000;
+constexpr int kReset = 3;  // exit status
 
 void set_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
@@ -73,6 +74,12 @@ int receive_descriptor(int socket) {
 }
 
 }  // namespace
+
+bool is_reset(const std::string& how_it_was) {
+  const auto says = [&](const char* text) { return how_it_was.find(text) != std::string::npos; };
+  return (says("ECONNRESET") || says("ENOTCONN")) && !says("wrong byte") && !says("cut short") &&
+         !says("too long");
+}
 
 std::string trailer(std::uint64_t total) {
   char text[32];
@@ -148,6 +155,7 @@ int duplex_program(int argc, char** argv) {
   if (next + 3 < argc && std::strcmp(argv[next + 3], "silent") == 0) duplex.out = -1;
   const std::string how_it_was = duplex.run();
   if (how_it_was == "whole") return 0;
+  if (is_reset(how_it_was)) return kReset;
   std::fprintf(stderr, "%s\n", how_it_was.c_str());
   return 1;
 }

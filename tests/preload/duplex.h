@@ -18,12 +18,15 @@ struct Duplex {
   std::string run();
 };
 
+// Whether Duplex::run() was told of a reset, and of nothing else: no wrong byte, no end before the end.
+bool is_reset(const std::string& how_it_was);
+
 // The length that stands behind a pattern.
 std::string trailer(std::uint64_t total);
 
 // A program of its own: `socket_scenarios --duplex IN OUT RECEIVED SENT TOTAL [silent]`; `--receive SOCKET
-// RECEIVED SENT TOTAL [silent]` gets its connection by SCM_RIGHTS first. The exit status is 0 for "whole", which it says on its
-// standard error otherwise.
+// RECEIVED SENT TOTAL [silent]` gets its connection by SCM_RIGHTS first. The exit status is 0 for "whole", 3 for
+// a reset, and otherwise it says on its standard error what was wrong.
 int duplex_program(int argc, char** argv);
 
 }  // namespace ringroad::test
