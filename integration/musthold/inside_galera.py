@@ -31,6 +31,7 @@ def test_a_cluster_keeps_its_tables_equal_whatever_becomes_of_rdma(host, tmp_pat
         loaded = Loaded(host, cluster)
         before = checks.checksums(cluster.nodes[0])
         run = loaded.start(tmp_path)
+        removal = None
         try:
             loaded.is_all_on("rdma")
             assert queue_pairs() == 6
@@ -46,13 +47,15 @@ def test_a_cluster_keeps_its_tables_equal_whatever_becomes_of_rdma(host, tmp_pat
             loaded.is_all_on("rdma")
             loaded.goes_on()
             # It returns when nobody has the device open any more.
-            with subprocess.Popen(["rdma", "link", "delete", DEVICE]) as removal:
-                loaded.is_all_on("tcp")
-                loaded.goes_on()
-                assert removal.wait(support.ANSWER_S) == 0
+            removal = subprocess.Popen(["rdma", "link", "delete", DEVICE])
+            loaded.is_all_on("tcp")
+            loaded.goes_on()
+            assert removal.wait(support.ANSWER_S) == 0
             loaded.finish()
         finally:
             run.kill()
+            if removal is not None and removal.poll() is None:
+                removal.kill()
         after = loaded.nodes_agree()
         assert after != before
     with host.server("plain", prepared, address=ADDRESSES[0], native_aio=False) as plain:
