@@ -73,11 +73,13 @@ class Loaded:
         assert others == [first] * len(others)
         return first
 
-    def set_mode(self, mode):
+    def set_mode(self, mode, wait_s=60, check=True):
         pids = [str(node.pid) for node in self.cluster.nodes]
         done = subprocess.run([self.host.tool.command, "set", "--directory", self.host.runtime,
-                               "--wait", "60", *pids, mode], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done
+                               "--wait", str(wait_s), *pids, mode], capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == 0 or not check, done
+        return done.returncode
 
 
 @pytest.fixture(name="host")

@@ -15,6 +15,9 @@ namespace ringroad {
 namespace {
 
 constexpr int kBacklog = 128;
+// From one look for a listener's device to the next.
+constexpr std::int64_t kFirstListenPauseNs = 1'000'000'000;
+constexpr std::int64_t kLongestListenPauseNs = 32'000'000'000;
 // Where an identifier keeps the promotion it belongs to.
 PromotionId promotion_of(const rdma_cm_id* id) noexcept {
   return reinterpret_cast<std::uintptr_t>(id->context);
@@ -82,7 +85,7 @@ Reason VerbsTransport::listen(const Endpoint& local) noexcept {
   CmId id;
   if (const Reason why = make_listener(local, id); why != Reason::kNone) return why;
   try {
-    listeners_.emplace(local, Listener{std::move(id), 1});
+    listeners_.emplace(local, Listener{std::move(id), 1, 0, 0});
   } catch (const std::bad_alloc&) {
     return Reason::kNoMemory;
   }
@@ -156,7 +159,10 @@ void VerbsTransport::on_cm_event(const CmEvent& event) noexcept {
     on_request_event(event);
     return;
   }
-  if (event.promotion == 0) return;  // a listener's own, for example its device's removal
+  if (event.promotion == 0) {
+    if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL) leave_device(event.cm_id);
+    return;
+  }
   if (const auto attempt = attempts_.find(event.promotion); attempt != attempts_.end()) {
     advance(attempt, event);
     return;
@@ -165,6 +171,25 @@ void VerbsTransport::on_cm_event(const CmEvent& event) noexcept {
     end_channel(event.promotion, Reason::kPeerGone);
   } else if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
     end_channel(event.promotion, Reason::kQpError);
+  }
+}
+
+// A listener at one address holds the device that has it: nobody could take that away while we do.
+void VerbsTransport::leave_device(const rdma_cm_id* listener) noexcept {
+  for (auto& [local, known] : listeners_) {
+    if (known.cm_id.get() != listener) continue;
+    known.cm_id.reset();
+    known.pause_ns = kFirstListenPauseNs;
+    known.again_ns = sys::now_ns() + known.pause_ns;
+  }
+}
+
+void VerbsTransport::listen_again(std::int64_t now_ns) noexcept {
+  for (auto& [local, known] : listeners_) {
+    if (known.cm_id != nullptr || known.again_ns > now_ns) continue;
+    if (make_listener(local, known.cm_id) == Reason::kNone) continue;
+    known.pause_ns = std::min(2 * known.pause_ns, kLongestListenPauseNs);
+    known.again_ns = now_ns + known.pause_ns;
   }
 }
 
@@ -269,6 +294,7 @@ void VerbsTransport::expire() noexcept {
   }
   errno = saved;
   timer_at_ns_ = 0;
+  listen_again(now);
   for (;;) {
     // From the start each time: what give_up() reports may change the table.
     const auto late = std::find_if(attempts_.begin(), attempts_.end(), [now](const auto& entry) {
@@ -283,7 +309,10 @@ void VerbsTransport::expire() noexcept {
 void VerbsTransport::set_timer() noexcept {
   std::int64_t next = std::numeric_limits<std::int64_t>::max();
   for (const auto& [id, attempt] : attempts_) next = std::min(next, attempt.deadline_ns);
-  if (attempts_.empty()) next = 0;
+  for (const auto& [local, known] : listeners_) {
+    if (known.cm_id == nullptr) next = std::min(next, known.again_ns);
+  }
+  if (next == std::numeric_limits<std::int64_t>::max()) next = 0;
   if (next == timer_at_ns_) return;
   itimerspec at{};
   at.it_value.tv_sec = next / 1'000'000'000;

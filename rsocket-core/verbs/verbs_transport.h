@@ -73,8 +73,10 @@ class VerbsTransport final : public Transport {
   };
   using Attempts = std::map<PromotionId, Attempt>;
   struct Listener {
-    CmId cm_id;
+    CmId cm_id;  // null: its device is gone, until there is one with its address again
     unsigned count = 0;
+    std::int64_t again_ns = 0;  // when that is looked for next
+    std::int64_t pause_ns = 0;
   };
   struct Device {
     const ibv_context* librarys;  // librdmacm's
@@ -101,6 +103,8 @@ class VerbsTransport final : public Transport {
   void take_async_events() noexcept;
   void on_cm_event(const CmEvent& event) noexcept;
   void on_request_event(const CmEvent& event) noexcept;
+  void leave_device(const rdma_cm_id* listener) noexcept;
+  void listen_again(std::int64_t now_ns) noexcept;
   void expire() noexcept;
   void set_timer() noexcept;
   // `device`: only if the channel is on it; null: in any case.

@@ -35,7 +35,7 @@ TEST(IdleTest, AWaitCostsTheSameBesideAThousandIdleStreams) {
   }
   TemporaryDirectory directory;
   const std::string policy = directory.write(
-      "policy.toml", policy_from_the_first_byte() + "ring = \"4KiB\"\n");
+      "policy.toml", "max_channels = 4096\n" + policy_from_the_first_byte() + "ring = \"4KiB\"\n");
   const std::string segments = directory.path() + "/run";
   Program program({RINGROAD_IDLE, std::to_string(kIdle + kSpare)},
                   environment_with({"LD_PRELOAD=" RINGROAD_LIBRARY, "RINGROAD_POLICY=" + policy,
