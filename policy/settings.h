@@ -30,6 +30,7 @@ constexpr std::chrono::nanoseconds kNoWait{0};
 constexpr std::chrono::nanoseconds kLongestWait = std::chrono::seconds(60);
 constexpr std::uint64_t kDefaultPromoteMessages = 4;
 constexpr std::chrono::nanoseconds kDefaultIdle = std::chrono::seconds(60);
+constexpr std::chrono::nanoseconds kShortestIdle = std::chrono::milliseconds(200);
 constexpr std::chrono::nanoseconds kLongestIdle = std::chrono::hours(24);
 constexpr std::chrono::nanoseconds kDefaultDetect = std::chrono::milliseconds(500);
 constexpr std::chrono::nanoseconds kShortestDetect = std::chrono::milliseconds(10);

@@ -131,7 +131,14 @@ std::optional<std::chrono::nanoseconds> read_wait(const Value& value, Report& re
 }
 
 std::optional<std::chrono::nanoseconds> read_idle(const Value& value, Report& report) {
-  return read_duration(value, "idle", kLongestIdle, R"(idle = "60s")", report);
+  const auto time = read_duration(value, "idle", kLongestIdle, R"(idle = "60s")", report);
+  if (time && time->count() != 0 && *time < kShortestIdle) {
+    report.error(value.at, {"an idle of " + format_duration(*time) + " is too short",
+                            "the shortest is " + quoted(format_duration(kShortestIdle)) +
+                                R"(, or "0s" to keep the channel)"});
+    return std::nullopt;
+  }
+  return time;
 }
 
 std::optional<std::chrono::nanoseconds> read_detect(const Value& value, Report& report) {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "preload/cancellation.h"
 #include "preload/epolls.h"
@@ -44,6 +45,7 @@ std::atomic<unsigned> fork_count{0};
 std::atomic<bool> kernel_only{false};
 std::atomic<bool> policy_edited{false};
 std::atomic<int> execs_under_way{0};  // threads inside of exec
+thread_local bool fork_holds = false;  // this thread forks, and no stream is promoted meanwhile
 Mutex establish_mutex;
 Mutex inherit_mutex;
 // 1 in the process whose memory this is and in its vfork children, 0 in a copy of it that no handler
@@ -168,7 +170,8 @@ void before_fork() noexcept {
   if (agent == nullptr) return;
   // The child shares every descriptor and may use any of them: every stream returns to the kernel, and
   // stays there until one process is left that has it.
-  if (owns_memory()) agent->leave_all(Reason::kFork, kForkTimeoutNs);
+  fork_holds = owns_memory();
+  if (fork_holds) agent->leave_all(Reason::kFork, kForkTimeoutNs);
   agent->pin_unshareable();
   epolls::hand_back_all();
   descriptors::lock_for_fork();
@@ -181,6 +184,7 @@ void after_fork_parent() noexcept {
   Agent* agent = the_agent.load();
   if (agent == nullptr) return;
   agent->after_fork_parent();
+  if (std::exchange(fork_holds, false)) agent->stay();
   // With the table locked: who has taken a descriptor from the kernel and waits to enter it sees that the
   // child has it too.
   fork_count.fetch_add(1, std::memory_order_relaxed);
@@ -197,6 +201,7 @@ void after_fork_child() noexcept {
   // the old one, and are never touched again.
   segment = stats::Segment::create(environment.directory, program);
   execs_under_way.store(0);
+  fork_holds = false;
   if (const policy::Policy* policy = policy_file::current(); policy != nullptr) {
     publish_policy(stats::PolicyStatus::kLoaded, policy->rule_count(), "");
   }
@@ -446,32 +451,28 @@ void give_away_stdio() noexcept {
   for (int fd = 0; fd <= 2; ++fd) give_away(fd, Reason::kExec);
 }
 
-void leave(Reason reason) noexcept {
+bool leave(Reason reason) noexcept {
   Agent* agent = existing_agent();
-  if (agent == nullptr) return;
+  if (agent == nullptr) return false;
   if (!owns_memory()) {
     if (reason == Reason::kExec) give_away_stdio();
-    return;
+    return false;
   }
   const int saved = errno;
+  if (reason == Reason::kExec) execs_under_way.fetch_add(1);
   agent->leave_all(reason, kLeaveTimeoutNs);
-  if (reason == Reason::kExec) {
-    execs_under_way.fetch_add(1);
-    descriptors::keep_over_exec(*agent);
-  }
+  if (reason == Reason::kExec) descriptors::keep_over_exec(*agent);
   if (reason == Reason::kExit) agent->family().resign();
   if (reason == Reason::kExit && segment != nullptr) segment->remove_file();
   errno = saved;
+  return true;
 }
 
 void exec_failed() noexcept {
   Agent* agent = existing_agent();
-  if (agent == nullptr || !owns_memory()) return;
   const int saved = errno;
-  if (execs_under_way.fetch_sub(1) == 1) {
-    descriptors::go_on_after_exec(*agent);
-    agent->stay();
-  }
+  if (execs_under_way.fetch_sub(1) == 1) descriptors::go_on_after_exec(*agent);
+  agent->stay();
   errno = saved;
 }
 

@@ -53,9 +53,10 @@ void give_away(int fd, Reason reason) noexcept;
 // The same for a program that inherits whatever this one has as standard input, output and error.
 void give_away_stdio() noexcept;
 
-// The process is about to end or to become another program.
-void leave(Reason reason) noexcept;
-// After leave(kExec): there was no such program. Keeps errno.
+// The process is about to end or to become another program. True: exec_failed() must follow if it does
+// not become one.
+bool leave(Reason reason) noexcept;
+// After a leave(kExec) that was true: there was no such program. Keeps errno.
 void exec_failed() noexcept;
 
 }  // namespace ringroad::preload::runtime

@@ -91,9 +91,9 @@ namespace {
 
 template <typename Call>
 int become(Call call) {
-  runtime::leave(Reason::kExec);
+  const bool has_left = runtime::leave(Reason::kExec);
   const int result = call();
-  runtime::exec_failed();
+  if (has_left) runtime::exec_failed();
   return result;
 }
 

@@ -275,7 +275,7 @@ bool Agent::holds_alone(const Stream& stream) noexcept {
 void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   // None is promoted while we wait for another. What is on TCP may be promoted after a fork.
   const bool may_go_on = reason == Reason::kFork || reason == Reason::kExec;
-  if (may_go_on) held_.store(true);
+  if (may_go_on) held_.fetch_add(1);
   if (!running_.load(std::memory_order_acquire)) return;
   const std::int64_t deadline = sys::now_ns() + timeout_ns;
   each_stream([&](const StreamPtr& stream) noexcept {
@@ -337,13 +337,12 @@ void Agent::before_fork() noexcept {
 }
 
 void Agent::after_fork_parent() noexcept {
-  held_.store(false);
   queue_mutex_.unlock();
   mutex_.unlock();
 }
 
 void Agent::after_fork_child(stats::Segment* segment) noexcept {
-  held_.store(false);
+  held_.store(0);
   mutex_.reset_after_fork();
   queue_mutex_.reset_after_fork();
   segment_ = segment;
@@ -622,11 +621,12 @@ void Agent::expire(std::int64_t now_ns) noexcept {
       ++it;
       continue;
     }
+    // What this leads to may change the table.
     const PromotionId id = it->first;
-    ++it;
     const Promotion late = *take_promotion(id);
     late.transport->cancel(id);
     settle_refusal(late.stream, Reason::kTimeout, Reason::kNone);
+    it = promotions_.upper_bound(id);
   }
   reload_policy(now_ns);
   budget_.expire(now_ns);

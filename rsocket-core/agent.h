@@ -78,7 +78,7 @@ class Agent final : public StreamHost, public TransportEvents {
   // gone, and waits for it, and for those that the program has closed, at most `timeout_ns`.
   void leave_all(Reason reason, std::int64_t timeout_ns) noexcept;
   // After leave_all(kExec): the process goes on as it was.
-  void stay() noexcept { held_.store(false); }
+  void stay() noexcept { held_.fetch_sub(1); }
   // Keeps every stream on TCP for good that a child that is about to be forked could not take over,
   // without waiting.
   void pin_unshareable() noexcept;
@@ -291,6 +291,7 @@ class Agent final : public StreamHost, public TransportEvents {
   void settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_reason) noexcept;
   ChannelBudget::Room room_for_one_more() noexcept;
   bool wait_for_room(const StreamPtr& stream) noexcept;
+  static bool still_waits(const Stream& stream) noexcept;
   void room_is_made() noexcept;
   void stop_waiting_for_room(std::int64_t now_ns) noexcept;
   bool remembered_without(const Endpoint& peer) noexcept;
@@ -325,7 +326,7 @@ class Agent final : public StreamHost, public TransportEvents {
   std::atomic<bool> requests_wait_{false};
   std::atomic<bool> found_over_shm_{false};  // or will be: the agent thread has been told, see be_found()
   std::atomic<bool> found_over_rdma_{false};
-  std::atomic<bool> held_{false};  // no promotion begins: the process leaves its channels
+  std::atomic<int> held_{0};  // while it is not 0 no promotion begins: forks and execs under way
 
   std::atomic<control::Mode> mode_{control::Mode::kAuto};
   std::atomic<bool> policy_edited_{false};  // since the process started

@@ -96,6 +96,12 @@ bool Agent::wait_for_room(const StreamPtr& stream) noexcept {
   }
 }
 
+// Else somebody has asked for it meanwhile, or keeps it.
+bool Agent::still_waits(const Stream& stream) noexcept {
+  return stream.state() == State::kOnTcp && stream.request == 0 &&
+         stream.kept() == Reason::kNone && !stream.closed_by_program();
+}
+
 // For one of those who wait, those first whose other end does.
 void Agent::room_is_made() noexcept {
   for (auto& [id, unknown] : unknown_) {
@@ -107,7 +113,7 @@ void Agent::room_is_made() noexcept {
   while (!waiting_.empty()) {
     const StreamPtr stream = waiting_.front().stream.lock();
     waiting_.pop_front();
-    if (stream == nullptr) continue;
+    if (stream == nullptr || !still_waits(*stream)) continue;
     start(stream);
     return;
   }
@@ -118,7 +124,8 @@ void Agent::stop_waiting_for_room(std::int64_t now_ns) noexcept {
   while (!waiting_.empty() && waiting_.front().deadline_ns <= now_ns) {
     const StreamPtr stream = waiting_.front().stream.lock();
     waiting_.pop_front();
-    if (stream != nullptr) settle_refusal(stream, Reason::kMaxChannels, Reason::kNone);
+    if (stream == nullptr || !still_waits(*stream)) continue;
+    settle_refusal(stream, Reason::kMaxChannels, Reason::kNone);
   }
 }
 
@@ -159,7 +166,7 @@ void Agent::start(const StreamPtr& stream) noexcept {
     return;
   }
   Reason why_not = stream->promotion_started(nonce);
-  if (why_not == Reason::kNone && held_.load()) why_not = Reason::kBusy;  // as leave_all() may not know
+  if (why_not == Reason::kNone && held_.load() > 0) why_not = Reason::kBusy;  // as leave_all() may not know
   if (why_not != Reason::kNone) {
     settle_refusal(stream, why_not, Reason::kNone);
     return;
@@ -222,8 +229,18 @@ void Agent::settle_refusal(const StreamPtr& stream, Reason reason, Reason peer_r
   if (!full) log_decision(*stream, "stays on TCP", reason, peer_reason);
   note_kept_by_peer(stream);
   const auto kept = kept_by_peer_.find(stream->tuple().remote);
-  if (kept != kept_by_peer_.end() && kept->second.envoy == stream->id())
+  if (kept == kept_by_peer_.end() || kept->second.envoy != stream->id()) return;
+  if (reason != Reason::kMaxChannels) {
     peer_lets_off(stream->tuple().remote);
+    return;
+  }
+  // The peer has not been asked. Another one does that when there is room.
+  kept->second.envoy = 0;
+  kept->second.next_ns = sys::now_ns() + kKeptPauseNs;
+  try {
+    kept->second.streams.push_back(stream);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 // ---- The listener
@@ -548,7 +565,7 @@ void Agent::decide(Transport& transport, PromotionId id, const PromotionRequest&
     why_not = Reason::kNoMemory;
   } else {
     why_not = stream->promotion_started(nonce);
-    if (why_not == Reason::kNone && held_.load()) {  // as leave_all() may not know
+    if (why_not == Reason::kNone && held_.load() > 0) {  // as leave_all() may not know
       why_not = Reason::kBusy;
       stream->promotion_refused(why_not, Reason::kNone);
     }
@@ -587,11 +604,11 @@ void Agent::on_channel(Transport&, PromotionId id, const Nonce& peer_nonce,
   const StreamPtr& stream = promotion->stream;
   peers_without_.erase(stream->tuple().remote);
   stream->channel_up(std::move(channel), peer_nonce);
-  peer_lets_off(stream->tuple().remote);
   try {
     if (stream->has_channel()) budget_.add(stream, sys::now_ns());
   } catch (const std::bad_alloc&) {
   }
+  peer_lets_off(stream->tuple().remote);
   serve(stream);
   try {
     const auto watched = watched_.find(stream->id());

@@ -37,9 +37,8 @@ bool ChannelBudget::remove(std::uint64_t id) noexcept {
 bool ChannelBudget::send_away(Entry& entry, std::int64_t now_ns) noexcept {
   if (entry.leaves_ns != kNever) return false;
   const StreamPtr stream = entry.stream.lock();
-  if (stream == nullptr || stream->state() != State::kOnChannel) return false;
+  if (stream == nullptr || !stream->leave_idle()) return false;
   entry.leaves_ns = now_ns;
-  stream->leave_channel(Reason::kIdle);
   if (segment_ != nullptr) {
     segment_->header().channels_given_back.fetch_add(1, std::memory_order_relaxed);
   }
@@ -110,7 +109,8 @@ void ChannelBudget::expire(std::int64_t now_ns) noexcept {
     if (now_ns - entry.used_ns < idle) {
       deadline_ns_ = std::min(deadline_ns_, entry.used_ns + idle);
     } else if (!send_away(entry, now_ns)) {
-      deadline_ns_ = std::min(deadline_ns_, now_ns + idle);  // it is being switched
+      // It is being switched, or nobody would answer.
+      deadline_ns_ = std::min(deadline_ns_, now_ns + std::max(idle, kBusyNs));
     }
   }
   std::size_t too_many = entries_.size() > limit_ ? entries_.size() - limit_ : 0;

@@ -3,8 +3,12 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <string>
 
 #include "rsocket-core/control.h"
 #include "rsocket-core/stats.h"
@@ -50,14 +54,14 @@ bool has_been_dead(int fd, long pid, std::int64_t keep_s) noexcept {
   }
   timespec now{};
   sys::call(SYS_clock_gettime, CLOCK_REALTIME, &now);
-  constexpr std::int64_t kMark = 1;  // of the time of the last access
-  if (st.st_atim.tv_sec != kMark) {
-    const timespec found[2] = {{kMark, 0}, now};
-    if (keep_s > 0) {
-      sys::call(SYS_utimensat, fd, nullptr, found, 0);
-      return false;
-    }
-    return true;
+  // Not the time of the last access: whoever reads the file would change that.
+  constexpr mode_t kMark = S_IXUSR;
+  if ((st.st_mode & kMark) == 0) {
+    if (keep_s <= 0) return true;
+    const timespec found[2] = {now, now};
+    sys::call(SYS_utimensat, fd, nullptr, found, 0);
+    sys::call(SYS_fchmod, fd, (st.st_mode & 07777) | kMark);
+    return false;
   }
   return now.tv_sec - st.st_mtim.tv_sec >= keep_s;
 }
@@ -81,15 +85,40 @@ void remove_if_dead(int directory, const char* name, std::int64_t keep_s) noexce
           looked_at.st_ino == is_taken.st_ino;
       if (same) {
         sys::call(SYS_unlinkat, directory, taken, 0);
-        char socket[64];
-        std::snprintf(socket, sizeof socket, "%s%s", name, control::kSuffix);
-        if (is_dead(pid)) sys::call(SYS_unlinkat, directory, socket, 0);
       } else {
         sys::call(SYS_renameat2, directory, taken, directory, name, 1);
       }
     }
   }
   sys::close_quietly(fd);
+}
+
+// The name of a control socket has the process' number in front and something random behind.
+constexpr std::size_t kNameBytes = std::char_traits<char>::length(control::kSuffix);
+
+void remove_socket_of_the_gone(int directory, const char* name) noexcept {
+  const long pid = std::strtol(name, nullptr, 10);
+  char file[32];
+  std::snprintf(file, sizeof file, "%ld", pid);
+  // While its file is there, somebody may want to know what it said; nobody else's number is here either.
+  if (sys::call(SYS_faccessat, directory, file, F_OK) == 0 || !is_dead(pid)) return;
+  sys::call(SYS_unlinkat, directory, name, 0);
+}
+
+// Each that begins with a process' number.
+template <typename Act>
+void each_name(int directory, Act act) noexcept {
+  alignas(DirectoryEntry) char entries[4096];
+  long n;
+  while ((n = sys::call(SYS_getdents64, directory, entries, sizeof entries)) > 0) {
+    for (long at = 0; at < n;) {
+      auto* entry = reinterpret_cast<DirectoryEntry*>(entries + at);
+      at += entry->length;
+      const char* end = entry->name;
+      while (*end >= '0' && *end <= '9') ++end;
+      if (end != entry->name && end - entry->name < 16 && entry->name[0] != '0') act(entry->name, end);
+    }
+  }
 }
 
 }  // namespace
@@ -103,19 +132,15 @@ void remove_files_of_the_dead(const char* path, std::int64_t keep_s) noexcept {
   const int saved = errno;
   const int directory = open_file(AT_FDCWD, path, O_RDONLY | O_DIRECTORY);
   if (directory >= 0) {
-    alignas(DirectoryEntry) char entries[4096];
-    long n;
-    while ((n = sys::call(SYS_getdents64, directory, entries, sizeof entries)) > 0) {
-      for (long at = 0; at < n;) {
-        auto* entry = reinterpret_cast<DirectoryEntry*>(entries + at);
-        at += entry->length;
-        const char* end = entry->name;
-        while (*end >= '0' && *end <= '9') ++end;
-        if (*end == '\0' && end - entry->name < 16 && entry->name[0] != '0') {
-          remove_if_dead(directory, entry->name, keep_s);
-        }
+    each_name(directory, [&](const char* name, const char* behind_number) noexcept {
+      if (*behind_number == '\0') remove_if_dead(directory, name, keep_s);
+    });
+    sys::call(SYS_lseek, directory, 0, SEEK_SET);
+    each_name(directory, [&](const char* name, const char* behind_number) noexcept {
+      if (std::strncmp(behind_number, control::kSuffix, kNameBytes) == 0) {
+        remove_socket_of_the_gone(directory, name);
       }
-    }
+    });
     sys::close_quietly(directory);
   }
   errno = saved;

@@ -204,6 +204,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The program has closed it, and the process ends: what the peer's program has not read shall not end with
   // it, and goes to the kernel. Does not wait.
   void leave_closed(Reason reason) noexcept;
+  // The same of one that is not used. False: it keeps its channel; its peer has closed, say, and
+  // there is nobody who would answer.
+  bool leave_idle() noexcept;
   // ---- What an operator asks for (stream_again.cc)
   // Leaves the channel, and has none until let_off_tcp(). Does not wait.
   void keep_on_tcp(Reason reason) noexcept;
@@ -356,6 +359,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   enum class Source : std::uint8_t { kTcp, kTcpUpToBoundary, kRing, kNothing };
   Source source() const noexcept RR_REQUIRES(rx_mutex_);
+  // Whether the program may have what is in the ring, also after a reset: not from a peer that has not
+  // proved itself, nor where bytes in front of it are lost, nor what it may have read over TCP.
+  bool ring_is_next() const noexcept RR_REQUIRES(rx_mutex_) {
+    return channel_ != nullptr && token_seen_ && !gave_back_ && (!resume_seen_ || !came_again_);
+  }
   void skip_verified() noexcept RR_REQUIRES(rx_mutex_);
   // Whether the program's bytes may go to the kernel now: not in front of a frame's last bytes.
   bool kernel_takes_bytes() const noexcept RR_REQUIRES(tx_mutex_) {
@@ -502,6 +510,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Mutex rx_mutex_;
   std::uint64_t tcp_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes read from TCP, frames included
   std::uint64_t frames_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // of these, the frames
+  bool gave_back_ RR_GUARDED_BY(rx_mutex_) = false;   // bytes in front of the ring's: stream_return.cc
+  bool came_again_ RR_GUARDED_BY(rx_mutex_) = false;  // the program has read some over TCP
   std::uint64_t owed_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes of the ring that come again over TCP
   // The counts began with the kernel's, of which the library had not seen all, and have not grown since.
   bool unproven_ RR_GUARDED_BY(rx_mutex_) = false;

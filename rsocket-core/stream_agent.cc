@@ -257,6 +257,17 @@ void Stream::leave_channel(Reason reason) noexcept {
   host_->attend(*this);
 }
 
+bool Stream::leave_idle() noexcept {
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    if (state() != State::kOnChannel || peer_closed_) return false;
+    leave(Reason::kIdle);
+  }
+  host_->attend(*this);
+  return true;
+}
+
 void Stream::deadline_passed() noexcept {
   {
     MutexLock tx(tx_mutex_);

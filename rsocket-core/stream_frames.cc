@@ -304,17 +304,17 @@ void Stream::tcp_ended(int error) noexcept {
     frame_other();
     return;
   }
-  if (state() == State::kResuming && !resume_seen_ && fin_at_ == kNoBoundary &&
-      left_fin_at_ == channel_->rx_head()) {
-    // It had closed when we left, and our RESUME finds nobody: all that would come again is in the
-    // ring.
-    fin_at_ = left_fin_at_;
-  }
   break_connection(error != 0 ? error : ECONNRESET, Reason::kPeerGone);
 }
 
 void Stream::break_connection(int error, Reason reason) noexcept {
   if (state() == State::kReset || state() == State::kClosed) return;
+  if (state() == State::kResuming && reason == Reason::kPeerGone && fin_at_ == kNoBoundary &&
+      ring_is_next() && left_fin_at_ == channel_->rx_head()) {
+    // It had closed when we left, and our RESUME finds nobody: all that would come again is in the
+    // ring.
+    fin_at_ = left_fin_at_;
+  }
   if (channel_ != nullptr) channel_->fail(reason);
   step(StreamEvent::kBroken, reason);
   tx_ = Tx::kDead;
@@ -363,6 +363,7 @@ void Stream::leave(Reason reason) noexcept {
   // Bytes in the ring that the program has not read come again over TCP, and so does the end.
   const std::uint64_t consumed = token_seen_ ? channel_->rx_consumed() : 0;
   owed_ = token_seen_ ? channel_->rx_head() - consumed : 0;
+  gave_back_ = came_again_ = false;
   left_at_ns_.store(sys::now_ns(), std::memory_order_relaxed);
   left_fin_at_ = std::exchange(fin_at_, kNoBoundary);
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
@@ -418,6 +419,7 @@ void Stream::back_on_tcp() noexcept {
   step(StreamEvent::kResumed, leave_reason_);
   tx_ = Tx::kTcp;
   replay_at_ = 0;
+  gave_back_ = false;
   fin_at_ = kNoBoundary;  // what came while we were leaving
   given_back_ = Passage();
   come_back_ = Passage();

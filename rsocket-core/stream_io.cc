@@ -275,6 +275,7 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
 // ---- Receiving
 
 Stream::Source Stream::source() const noexcept {
+  if (gave_back_ && state() == State::kReset) return Source::kRing;
   if (boundary_ == kNoBoundary) {
     return state() == State::kReset ? Source::kRing : Source::kTcp;
   }
@@ -460,6 +461,7 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
   if (boundary_ != kNoBoundary && (tcp_rx_ == boundary_ || !answered_)) {
     host_->attend(*this);  // the frames behind it, or our answer, may be waiting for this
   }
+  if (n > 0 && (flags & MSG_PEEK) == 0 && boundary_ == kNoBoundary) came_again_ = true;
   const bool reached = (flags & MSG_PEEK) == 0 && boundary_ != kNoBoundary && tcp_rx_ == boundary_;
   return {Step::kDone, static_cast<std::size_t>(n), 0, reached && n > 0};
 }
@@ -467,8 +469,7 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
 Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t skip,
                                    int flags) noexcept {
   Channel::View view;
-  // Also after a reset: not from who has not proved itself, nor what may have come again over TCP.
-  const bool believed = channel_ != nullptr && token_seen_ && !resume_seen_;
+  const bool believed = ring_is_next();
   if (believed) {
     view = channel_->rx_view();
     if (view.size == 0) {

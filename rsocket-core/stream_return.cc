@@ -30,6 +30,7 @@ std::uint32_t Stream::take_back() noexcept {
     const ssize_t got = sys::recv(fd(), given_back_.bytes.get() + taken, n - taken, MSG_DONTWAIT);
     if (got <= 0) {
       given_back_ = Passage();
+      gave_back_ = taken > 0;
       if (taken > 0) break_connection(ECONNRESET, Reason::kPeerGone);
       return 0;
     }
@@ -37,6 +38,7 @@ std::uint32_t Stream::take_back() noexcept {
     tcp_rx_ += static_cast<std::uint64_t>(got);
   }
   given_back_.filled = n;
+  gave_back_ = true;
   return static_cast<std::uint32_t>(n);
 }
 

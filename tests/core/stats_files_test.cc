@@ -7,6 +7,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <ctime>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -18,6 +20,8 @@ namespace ringroad::stats {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kRandom = ".0123456789abcdef";
 
 class StatsFiles : public ::testing::Test {
  protected:
@@ -37,7 +41,7 @@ class StatsFiles : public ::testing::Test {
     const pid_t child = ::fork();
     if (child == 0) {
       Segment* segment = Segment::create(directory_.c_str(), "killed");
-      const std::string socket = std::string(segment->path()) + control::kSuffix;
+      const std::string socket = std::string(segment->path()) + control::kSuffix + kRandom;
       ::close(::open(socket.c_str(), O_CREAT | O_WRONLY, 0600));
       ::raise(SIGKILL);
     }
@@ -52,7 +56,7 @@ TEST_F(StatsFiles, OfTheDeadAreRemovedWithWhatStandsBesideThem) {
   const std::unique_ptr<Segment> own(Segment::create(directory_.c_str(), "own"));
   ASSERT_NE(own, nullptr);
   const std::string dead = killed();
-  ASSERT_EQ(names(), (std::set<std::string>{std::to_string(::getpid()), dead, dead + control::kSuffix}));
+  ASSERT_EQ(names(), (std::set<std::string>{std::to_string(::getpid()), dead, dead + control::kSuffix + kRandom}));
   remove_files_of_the_dead(directory_.c_str(), 0);
   EXPECT_EQ(names(), std::set<std::string>{std::to_string(::getpid())});
 }
@@ -62,8 +66,13 @@ TEST_F(StatsFiles, OfTheDeadStayForWhoWantsToKnowWhatTheyDidLast) {
   remove_files_of_the_dead(directory_.c_str(), 600);
   remove_files_of_the_dead(directory_.c_str(), 600);
   EXPECT_TRUE(names().contains(dead));
-  remove_files_of_the_dead(directory_.c_str(), 0);
-  EXPECT_FALSE(names().contains(dead));
+  // Somebody looks at them meanwhile, and the time passes.
+  const std::string file = directory_ + "/" + dead;
+  timespec found[2] = {{0, UTIME_NOW}, {std::time(nullptr) - 700, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), found, 0), 0);
+  std::ifstream(file).get();
+  remove_files_of_the_dead(directory_.c_str(), 600);
+  EXPECT_EQ(names(), std::set<std::string>{});
 }
 
 TEST_F(StatsFiles, OfOthersAreLeftAlone) {

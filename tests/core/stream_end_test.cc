@@ -101,6 +101,76 @@ TEST_P(LeftBehind, ByAPeerThatHadClosedStillReadsEveryByteAndItsEnd) {
 INSTANTIATE_TEST_SUITE_P(StreamEnd, LeftBehind,
                          ::testing::Values(Known::kNothing, Known::kFin, Known::kEnd));
 
+// What the reader was given by the end; the error comes last, as "<...>".
+std::string all_of(StreamPair& p, const StreamPtr& reader) {
+  std::string got;
+  for (int i = 0; i < 5000; ++i) {
+    reader->service();
+    const std::string part = recv_text(*reader, 100);
+    if (part == "<EAGAIN>") {
+      poll(nullptr, 0, 1);
+      continue;
+    }
+    got += part;
+    if (part.empty() || part[0] == '<') break;
+  }
+  EXPECT_TRUE(p.a == nullptr || p.b == nullptr);
+  return got;
+}
+
+// The connector has bytes unread from before the switch and gives them back to a peer that is gone by then.
+TEST(StreamEnd, WhatWasGivenBackToADeadPeerIsMissedAndNotPassedOver) {
+  StreamPair p;
+  EXPECT_EQ(6, send_text(*p.b, "before"));
+  p.promote();
+  EXPECT_EQ(6, send_text(*p.b, "behind"));
+  ASSERT_TRUE(p.pump_until([&] { return readable(p.a_fd, 0); }));
+  p.a->leave_channel(Reason::kIdle);
+  ASSERT_EQ(State::kResuming, p.a->state());
+  ::close(std::exchange(p.b_fd, -1));  // killed
+  p.b.reset();
+  EXPECT_EQ("<ECONNRESET>", all_of(p, p.a));
+}
+
+// A process ends whose peer has not read yet, and the peer is stopped until nobody waits for it any more.
+TEST(StreamEnd, AReaderThatWasStoppedAtTheEndOfItsPeerReadsEveryByte) {
+  StreamPair p;
+  p.promote();
+  EXPECT_EQ(7, send_text(*p.a, "goodbye"));
+  p.a->close_by_program(false);
+  p.a->service();
+  p.b->service();
+  p.a->leave_closed(Reason::kExit);
+  p.a->service();
+  ASSERT_EQ(State::kResuming, p.a->state());
+  p.a.reset();
+  ::close(std::exchange(p.a_fd, -1));
+  EXPECT_EQ("goodbye", all_of(p, p.b));
+}
+
+TEST(StreamEnd, AStreamWhosePeerHasClosedIsNotTakenFromItsChannel) {
+  StreamPair p;
+  p.promote();
+  EXPECT_EQ(7, send_text(*p.a, "goodbye"));
+  EXPECT_TRUE(p.a->leave_idle());
+  ASSERT_TRUE(p.pump_until([&] { return p.a->state() == State::kOnTcp; }));
+  ASSERT_EQ("goodbye", recv_text(*p.b, 100));
+  p.promote();
+  EXPECT_EQ(7, send_text(*p.a, "goodbye"));
+  p.a->close_by_program(false);
+  for (int i = 0; i < 20; ++i) {
+    p.a->service();
+    p.b->service();
+  }
+  ::close(std::exchange(p.a_fd, -1));
+  p.a.reset();
+  ASSERT_TRUE(service_until(p.b, [&] { return p.b->plan_poll(POLLIN, Stream::Arm::kNever).ended; }));
+  p.b->keep_on_tcp(Reason::kOperator);
+  p.b->leave_idle();
+  p.b->service();
+  EXPECT_EQ("goodbye", all_of(p, p.b));
+}
+
 // A stream that leaves its channel cannot send until it is on TCP. If it is closed instead, because its peer
 // has gone, a send that waits for that is over.
 TEST(StreamEnd, ASendThatWaitsForTheReturnEndsWhenTheStreamIsClosed) {
