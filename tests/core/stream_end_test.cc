@@ -164,10 +164,11 @@ TEST(StreamEnd, AStreamWhosePeerHasClosedIsNotTakenFromItsChannel) {
   }
   ::close(std::exchange(p.a_fd, -1));
   p.a.reset();
-  ASSERT_TRUE(service_until(p.b, [&] { return p.b->plan_poll(POLLIN, Stream::Arm::kNever).ended; }));
+  ASSERT_TRUE(service_until(p.b, [&] { return !p.b->interest().tcp_in; }));
   p.b->keep_on_tcp(Reason::kOperator);
-  p.b->leave_idle();
+  EXPECT_FALSE(p.b->leave_idle());
   p.b->service();
+  EXPECT_EQ(State::kOnChannel, p.b->state());
   EXPECT_EQ("goodbye", all_of(p, p.b));
 }
 
