@@ -45,12 +45,14 @@ FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_
       std::any_of(bytes + 30, bytes + kResumeBytes, [](std::uint8_t b) { return b != 0; })) {
     return FrameMatch::kOther;
   }
+  std::uint32_t given_back;
+  std::memcpy(&given_back, bytes + 26, sizeof given_back);
+  // Who gives back has seen our token, and so waits for our RESUME.
+  if (given_back != 0 && bytes[25] == 0) return FrameMatch::kOther;
   std::memcpy(&resume.consumed, bytes + 16, sizeof resume.consumed);
   resume.reason = reason_from_wire(bytes[24]);
   resume.answer = bytes[25] != 0;
-  std::memcpy(&resume.given_back, bytes + 26, sizeof resume.given_back);
-  // Who gives back has seen our token, and so waits for our RESUME.
-  if (resume.given_back != 0 && !resume.answer) return FrameMatch::kOther;
+  resume.given_back = given_back;
   return FrameMatch::kResume;
 }
 
