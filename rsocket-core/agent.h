@@ -342,7 +342,7 @@ class Agent final : public StreamHost, public TransportEvents {
   std::map<PromotionId, std::uint64_t> channels_;  // promotion -> stream id, while watched
   std::map<PromotionId, Unknown> unknown_;
   ChannelBudget budget_;
-  std::deque<Waiting> waiting_;  // each counts as a channel that is being made
+  std::deque<Waiting> waiting_;  // for room; by deadline
   std::int64_t full_noted_ns_ = 0;
   struct Absent {
     std::int64_t until_ns = 0;
