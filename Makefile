@@ -15,7 +15,7 @@ endif
 # Everything but the tests.
 PRODUCT = policy/all rsocket-core/all preload/all cli/all
 
-.PHONY: build deps demo test stages install clean help
+.PHONY: build deps demo test stages install package clean help
 .DEFAULT_GOAL := build
 
 build:
@@ -37,8 +37,18 @@ test: deps
 stages:
 	@integration/run_tests --jobs $(JOBS) $(addprefix --only ,$(ONLY))
 
-install: build
+# Units and examples name the folders that they are installed in.
+install:
+	@cmake --preset release --log-level=WARNING -DCMAKE_INSTALL_PREFIX="$(PREFIX)"
+	@$(MAKE) --no-print-directory build
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
+
+package:
+	@echo "== package: build/package/*.deb"
+	@cmake --preset package --log-level=WARNING
+	@cmake --build --preset package --parallel $(JOBS)
+	@cd build/package && rm -f *.deb && umask 022 && cpack -G DEB >cpack.log || { cat cpack.log; exit 1; }
+	@ls build/package/*.deb
 
 clean:
 	rm -rf build
@@ -50,5 +60,6 @@ help:
 	@echo 'make test       every test; ONLY="unit asan" for some stages,'
 	@echo '                integration/run_tests --list for their names'
 	@echo 'make install    into $(DESTDIR)$(PREFIX); DESTDIR= and PREFIX= change that'
+	@echo 'make package    Debian packages, build/package/*.deb'
 	@echo 'make clean      remove build/'
 	@echo 'JOBS=N          processes at once, $(JOBS) here'

@@ -10,11 +10,14 @@
 #include <vector>
 
 #include "cli/ab_cmd.h"
+#include "cli/doctor_cmd.h"
+#include "cli/exporter/exporter_cmd.h"
 #include "cli/library_file.h"
 #include "cli/policy_cmd.h"
 #include "cli/run_cmd.h"
 #include "cli/set_cmd.h"
 #include "cli/ss_cmd.h"
+#include "cli/top_cmd.h"
 
 namespace ringroad::cli {
 namespace {
@@ -53,8 +56,11 @@ int run_command(std::vector<std::string> words) {
   add_run_command(app, program, status);
   add_policy_command(app, status);
   add_ss_command(app, status);
+  add_top_command(app, status);
   add_set_command(app, status);
   add_ab_command(app, load, status);
+  add_doctor_command(app, status);
+  add_exporter_command(app, status);
   app.add_subcommand("version", "Show the version, and the library that `ringroad run` preloads")
       ->callback(print_version);
   app.footer(

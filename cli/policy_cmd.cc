@@ -117,6 +117,8 @@ int check(const Arguments& arguments) {
     print({{"valid", true},
            {"files", loaded.policy->sources()},
            {"max_channels", loaded.policy->limits().max_channels},
+           {"log", loaded.policy->limits().log},
+           {"log_level", loaded.policy->limits().log_level},
            {"warnings", to_json(warnings)},
            {"rules", list}});
     return kValid;

@@ -1,5 +1,8 @@
 #include "cli/process_report.h"
 
+#include <algorithm>
+#include <numeric>
+
 namespace ringroad::cli {
 
 Traffic& Traffic::operator+=(const Traffic& other) noexcept {
@@ -21,6 +24,34 @@ Traffic CarrierTraffic::sum() const noexcept {
   return result += channel;
 }
 
+std::uint64_t sum_of(const Buckets& buckets) noexcept {
+  return std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0});
+}
+
+Measures& Measures::operator+=(const Measures& other) noexcept {
+  stalls += other.stalls;
+  promotions += other.promotions;
+  resumptions += other.resumptions;
+  for (std::size_t i = 0; i < tx_sizes.size(); ++i) {
+    tx_sizes[i] += other.tx_sizes[i];
+    rx_sizes[i] += other.rx_sizes[i];
+    waits[i] += other.waits[i];
+  }
+  waited_ns += other.waited_ns;
+  return *this;
+}
+
+RuleReport& RuleReport::operator+=(const RuleReport& other) noexcept {
+  opened += other.opened;
+  promoted += other.promoted;
+  for (std::size_t i = 0; i < refused.size(); ++i) refused[i] += other.refused[i];
+  streams += other.streams;
+  on_channel += other.on_channel;
+  traffic += other.traffic;
+  measures += other.measures;
+  return *this;
+}
+
 Carrier StreamReport::carrier() const noexcept {
   return state == State::kOnChannel || state == State::kResuming ? channel.carrier : Carrier::kTcp;
 }
@@ -28,6 +59,30 @@ Carrier StreamReport::carrier() const noexcept {
 CarrierTraffic ProcessReport::totals() const noexcept {
   CarrierTraffic result = closed;
   for (const StreamReport& stream : streams) result += stream.traffic;
+  return result;
+}
+
+Measures ProcessReport::total_measures() const noexcept {
+  Measures result = closed_measures;
+  for (const StreamReport& stream : streams) result += stream.measures;
+  return result;
+}
+
+std::vector<RuleReport> rules_of(const std::vector<ProcessReport>& processes) {
+  std::vector<RuleReport> result;
+  for (const ProcessReport& process : processes) {
+    for (const RuleReport& rule : process.rules) {
+      const auto known = std::find_if(result.begin(), result.end(),
+                                      [&](const RuleReport& one) { return one.name == rule.name; });
+      if (known == result.end()) {
+        result.push_back(rule);
+      } else {
+        *known += rule;
+      }
+    }
+  }
+  std::sort(result.begin(), result.end(),
+            [](const RuleReport& a, const RuleReport& b) { return a.name < b.name; });
   return result;
 }
 

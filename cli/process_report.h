@@ -37,6 +37,24 @@ struct CarrierTraffic {
   Traffic sum() const noexcept;
 };
 
+// Bucket i holds what is at most Log2Histogram::bound(i) and more than bound(i - 1); the last, the
+// rest.
+using Buckets = std::array<std::uint64_t, stats::Log2Histogram::kBuckets>;
+std::uint64_t sum_of(const Buckets& buckets) noexcept;
+
+// What streams have counted besides their traffic.
+struct Measures {
+  std::uint64_t stalls = 0;  // sends that found no room in the ring
+  std::uint64_t promotions = 0;
+  std::uint64_t resumptions = 0;
+  Buckets tx_sizes{};  // bytes of the program's sends
+  Buckets rx_sizes{};
+  Buckets waits{};  // for room in the ring: units of stats::kWaitUnitNs
+  std::uint64_t waited_ns = 0;
+
+  Measures& operator+=(const Measures& other) noexcept;
+};
+
 struct StreamReport {
   std::uint64_t id = 0;
   int fd = -1;
@@ -50,18 +68,33 @@ struct StreamReport {
   ChannelInfo channel;  // strings are NUL-terminated
   unsigned extra_descriptors = 0;
   CarrierTraffic traffic;
-  std::uint64_t stalls = 0;
-  std::uint64_t promotions = 0;
-  std::uint64_t resumptions = 0;
+  Measures measures;
+  std::int64_t stalled_since_ns = 0;  // CLOCK_MONOTONIC; 0: no send of its waits for room
+  std::size_t rule_index = 0;         // in ProcessReport::rules, unless that is shorter
 
   // What carries the stream now. While it resumes, what is in the rings still counts.
   Carrier carrier() const noexcept;
+};
+
+// What streams of one rule have done; of all processes that have one of that name, or of one.
+struct RuleReport {
+  std::string name;
+  std::uint64_t opened = 0;
+  std::uint64_t promoted = 0;
+  std::array<std::uint64_t, static_cast<std::size_t>(Reason::kCount)> refused{};
+  std::uint64_t streams = 0;  // that are live
+  std::uint64_t on_channel = 0;
+  CarrierTraffic traffic;  // of all streams, gone and live
+  Measures measures;
+
+  RuleReport& operator+=(const RuleReport& other) noexcept;
 };
 
 struct ProcessReport {
   pid_t pid = 0;
   std::string program;
   bool alive = false;
+  std::uint64_t start_ticks = 0;  // with the pid, what names a process for good
   std::string library_version;
   stats::PolicyStatus policy_status = stats::PolicyStatus::kNone;
   std::uint32_t policy_rules = 0;
@@ -75,6 +108,8 @@ struct ProcessReport {
   std::uint64_t operator_serial = 0;  // of the last request that was carried out; 0: none was
   std::vector<StreamReport> streams;  // by id
   CarrierTraffic closed;              // of streams that are gone
+  Measures closed_measures;
+  std::vector<RuleReport> rules;  // as they were met
   std::uint64_t streams_opened = 0;
   std::uint64_t streams_promoted = 0;
   std::uint32_t unlisted = 0;    // live streams that found no slot
@@ -83,7 +118,11 @@ struct ProcessReport {
 
   // Of all streams, gone and live.
   CarrierTraffic totals() const noexcept;
+  Measures total_measures() const noexcept;
 };
+
+// The rules of all these processes by name, added up.
+std::vector<RuleReport> rules_of(const std::vector<ProcessReport>& processes);
 
 const char* carrier_name(Carrier carrier) noexcept;  // tcp, shm, rdma; else "invalid"
 

@@ -4,9 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string_view>
 
 namespace ringroad::cli {
 namespace {
@@ -46,6 +50,50 @@ bool process_runs(pid_t pid, std::uint64_t start_ticks) noexcept {
   // The first thread of a running process can have ended before the others.
   const bool ended = (stat.state == 'Z' && stat.threads <= 1) || stat.state == 'X';
   return !ended;
+}
+
+bool may_be_of(pid_t pid, uid_t owner) {
+  if (owner == 0) return true;
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    unsigned users[4];
+    if (std::sscanf(line.c_str(), "Uid: %u %u %u %u", &users[0], &users[1], &users[2], &users[3]) == 4) {
+      return std::find(std::begin(users), std::end(users), owner) != std::end(users);
+    }
+  }
+  return true;
+}
+
+std::string mapped_library(pid_t pid) {
+  constexpr std::string_view kLibrary = "/libringroad.so";
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const std::size_t begin = line.find('/');
+    const std::size_t name = line.rfind('/');
+    if (begin != std::string::npos && line.substr(name).starts_with(kLibrary)) {
+      return line.substr(begin);
+    }
+  }
+  return {};
+}
+
+std::string why_no_segment(pid_t pid, const std::string& directory) {
+  const std::string number = std::to_string(pid);
+  if (kill(pid, 0) != 0 && errno == ESRCH) return "there is no process " + number;
+  const std::string none = ": there is no " + directory + "/" + number;
+  if (!mapped_library(pid).empty()) {
+    return "process " + number +
+           " is preloaded, but has met no connection and no listener yet, or uses another "
+           "directory" +
+           none;
+  }
+  std::ifstream maps("/proc/" + number + "/maps");
+  if (maps.get() == std::ifstream::traits_type::eof()) {
+    return "process " + number +
+           " has no segment here, and belongs to another user, so that nobody but " +
+           "that user and root can tell whether it is preloaded" + none;
+  }
+  return "process " + number + " is not preloaded" + none;
 }
 
 }  // namespace ringroad::cli

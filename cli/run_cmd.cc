@@ -54,7 +54,7 @@ bool set(const char* name, const std::string& value) {
 }
 
 // A program under a policy that the library would refuse would silently run on TCP.
-bool policy_is_valid(const char* named) {
+bool policy_is_valid(const char* named, policy::Limits& limits) {
   const policy::LoadResult loaded = policy::Policy::load_default(named);
   for (const policy::Error& error : loaded.errors) {
     std::fprintf(stderr, "%s\n", to_string(error).c_str());
@@ -69,25 +69,31 @@ bool policy_is_valid(const char* named) {
                      ? "there is no policy (see --policy)"
                      : "the policy has no rule");
   }
+  limits = loaded.policy->limits();
   return true;
 }
 
 // Where the log goes: a word, or a file.
 bool resolve_log(std::string& log) {
-  if (log == "stderr" || log == "syslog" || log == "off") return true;
+  const auto& words = policy::kLogWords;
+  if (std::find(words.begin(), words.end(), log) != words.end()) return true;
   if (log.find('/') == std::string::npos) return false;
   log = absolute(log);
   return true;
 }
 
-bool set_environment(const Arguments& arguments, const std::string& library, const char* policy) {
+bool set_environment(const Arguments& arguments, const policy::Limits& limits,
+                     const std::string& library, const char* policy) {
   const char* preload = from_environment("LD_PRELOAD");
   bool done = set("LD_PRELOAD", preload == nullptr ? library : library + ":" + preload);
   if (policy != nullptr) done = done && set("RINGROAD_POLICY", policy);
-  if (!arguments.log.empty() || from_environment("RINGROAD_LOG") == nullptr) {
+  // What the policy says about the log is for the library to read, then and after edits.
+  if (!arguments.log.empty() ||
+      (from_environment("RINGROAD_LOG") == nullptr && limits.log.empty())) {
     done = done && set("RINGROAD_LOG", arguments.log.empty() ? "stderr" : arguments.log);
   }
-  if (!arguments.log_level.empty() || from_environment("RINGROAD_LOG_LEVEL") == nullptr) {
+  if (!arguments.log_level.empty() ||
+      (from_environment("RINGROAD_LOG_LEVEL") == nullptr && limits.log_level.empty())) {
     done = done &&
            set("RINGROAD_LOG_LEVEL", arguments.log_level.empty() ? "warn" : arguments.log_level);
   }
@@ -121,7 +127,7 @@ int run(Arguments arguments, const std::vector<std::string>& program) {
     return refuse("name the program to start, after --; see ringroad run --help");
   }
   if (!arguments.log.empty() && !resolve_log(arguments.log)) {
-    return refuse("--log is stderr, syslog, off or a file's path with a slash, not \"" +
+    return refuse("--log is stderr, syslog, journal, off or a file's path with a slash, not \"" +
                   arguments.log + "\"");
   }
   std::string looked_at;
@@ -139,8 +145,9 @@ int run(Arguments arguments, const std::vector<std::string>& program) {
                              : inherited != nullptr    ? absolute(inherited)
                                                        : std::string();
   const char* named = policy.empty() ? nullptr : policy.c_str();
-  if (!policy_is_valid(named)) return kRefused;
-  if (!set_environment(arguments, library, named)) return refuse("out of memory");
+  policy::Limits limits;
+  if (!policy_is_valid(named, limits)) return kRefused;
+  if (!set_environment(arguments, limits, library, named)) return refuse("out of memory");
   return start(program);
 }
 
@@ -156,13 +163,16 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program, int
                       "$RINGROAD_POLICY, else /etc/ringroad/policy.d and\n"
                       "/etc/ringroad/policy.toml")
       ->option_text("PATH");
-  command->add_option("--log", arguments->log,
-                      "where the library reports: stderr, syslog, off or a file's path;\n"
-                      "default: $RINGROAD_LOG, else stderr")
+  command
+      ->add_option("--log", arguments->log,
+                   "where the library reports: stderr, syslog, journal, off or a\n"
+                   "file's path; default: $RINGROAD_LOG, else the policy's log,\n"
+                   "else stderr")
       ->option_text("DEST");
-  command->add_option("--log-level", arguments->log_level,
-                      "error, warn, info or debug; default: $RINGROAD_LOG_LEVEL,\n"
-                      "else warn")
+  command
+      ->add_option("--log-level", arguments->log_level,
+                   "error, warn, info or debug; default: $RINGROAD_LOG_LEVEL,\n"
+                   "else the policy's log_level, else warn")
       ->option_text("LEVEL")
       ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
   command->add_option("--library", arguments->library,

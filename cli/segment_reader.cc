@@ -16,6 +16,8 @@
 #include <string_view>
 
 #include "cli/process_state.h"
+#include "cli/segment_file.h"
+#include "cli/text.h"
 
 namespace ringroad::cli {
 namespace {
@@ -24,47 +26,8 @@ using stats::Counters;
 using stats::SegmentHeader;
 using stats::StreamSlot;
 
-// A writer is inside a slot for well under a microsecond, unless it was preempted, stopped or
-// killed there. This is how often one whole segment is looked at again, and how long after.
-constexpr int kRetries = 100;
-constexpr timespec kRetryPause = {0, 100'000};
-// How often a segment is read again because a stream closed meanwhile.
-constexpr int kPasses = 5;
-
 constexpr const char* kUnfinished =
     "its process has not finished it: it is just starting, or died at that";
-
-class File {
- public:
-  explicit File(const std::string& path) noexcept
-      // Not blocking: it may be a FIFO.
-      : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {}
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  bool is_open() const noexcept { return fd_ >= 0; }
-
-  std::optional<std::uint64_t> size_if_regular() const noexcept {
-    struct stat status;
-    if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-    return static_cast<std::uint64_t>(status.st_size);
-  }
-
-  template <typename T>
-  bool read_at(std::uint64_t offset, T& out) const noexcept {
-    ssize_t n;
-    do {
-      n = pread(fd_, static_cast<void*>(&out), sizeof out, static_cast<off_t>(offset));
-    } while (n < 0 && errno == EINTR);
-    return n == static_cast<ssize_t>(sizeof out);
-  }
-
- private:
-  int fd_;
-};
 
 template <std::size_t N>
 std::string text_of(const char (&field)[N]) {
@@ -79,6 +42,26 @@ CarrierTraffic traffic_of(const Counters& counters) noexcept {
                    counters.rx_messages[i].load(std::memory_order_relaxed)};
   };
   return {of_carrier(0), of_carrier(1)};
+}
+
+Buckets buckets_of(const stats::Log2Histogram& histogram) noexcept {
+  Buckets result;
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    result[i] = histogram.counts[i].load(std::memory_order_relaxed);
+  }
+  return result;
+}
+
+Measures measures_of(const stats::StreamCounts& counts) noexcept {
+  Measures result;
+  result.stalls = counts.stalls.load(std::memory_order_relaxed);
+  result.promotions = counts.promotions.load(std::memory_order_relaxed);
+  result.resumptions = counts.resumptions.load(std::memory_order_relaxed);
+  result.tx_sizes = buckets_of(counts.tx_sizes);
+  result.rx_sizes = buckets_of(counts.rx_sizes);
+  result.waits = buckets_of(counts.waits);
+  result.waited_ns = counts.waited_ns.load(std::memory_order_relaxed);
+  return result;
 }
 
 Reason reason_of(std::uint8_t value) noexcept {
@@ -105,45 +88,20 @@ StreamReport report_of(const StreamSlot& slot) {
   report.channel.device[sizeof report.channel.device - 1] = '\0';
   report.channel.gid[sizeof report.channel.gid - 1] = '\0';
   report.extra_descriptors = slot.descriptors_extra.load(std::memory_order_relaxed);
-  report.traffic = traffic_of(slot.counters);
-  report.stalls = slot.stalls.load(std::memory_order_relaxed);
-  report.promotions = slot.promotions.load(std::memory_order_relaxed);
-  report.resumptions = slot.resumptions.load(std::memory_order_relaxed);
+  report.traffic = traffic_of(slot.counts.traffic);
+  report.measures = measures_of(slot.counts);
+  report.stalled_since_ns =
+      std::max<std::int64_t>(slot.stalled_since_ns.load(std::memory_order_relaxed), 0);
+  report.rule_index = slot.rule_index;
   return report;
 }
 
-// Copies one slot as it was at one moment. False: it was being changed, or the file ends there.
-bool read_slot(const File& file, std::uint64_t offset, StreamSlot& out) noexcept {
-  std::uint32_t before = 0;
-  std::uint32_t after = 0;
-  static_assert(offsetof(StreamSlot, sequence) == 0);
-  if (!file.read_at(offset, before) || (before & 1U) != 0) return false;
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (!file.read_at(offset, out)) return false;
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return file.read_at(offset, after) && before == after;
-}
-
-void read_streams(const File& file, std::uint32_t used, ProcessReport& out) {
-  out.streams.clear();
-  out.unreadable = 0;
-  int retries = kRetries;
-  for (std::uint32_t i = 0; i < used; ++i) {
-    const std::uint64_t offset = stats::kHeaderBytes + std::uint64_t{i} * sizeof(StreamSlot);
-    StreamSlot slot;
-    bool read = read_slot(file, offset, slot);
-    for (; !read && retries > 0; --retries) {
-      nanosleep(&kRetryPause, nullptr);
-      read = read_slot(file, offset, slot);
-    }
-    if (!read) {
-      ++out.unreadable;
-    } else if (slot.in_use.load(std::memory_order_relaxed) != 0) {
-      out.streams.push_back(report_of(slot));
-    }
-  }
-  std::sort(out.streams.begin(), out.streams.end(),
-            [](const StreamReport& a, const StreamReport& b) { return a.id < b.id; });
+// Which library of which process wrote it: these fields have stood there in every version.
+std::string library_of(const SegmentHeader& header) {
+  const auto pid = static_cast<pid_t>(header.pid);
+  if (!process_runs(pid, header.start_ticks)) return "; its process has ended: remove the file";
+  const std::string file = mapped_library(pid);
+  return file.empty() ? "" : " (" + printable(file) + ")";
 }
 
 // Empty: the header can be used.
@@ -151,19 +109,21 @@ std::string header_problem(const SegmentHeader& header, std::uint64_t file_size)
   if (header.magic == 0) return kUnfinished;
   if (header.magic != stats::kSegmentMagic) return "it is not a Ringroad statistics segment";
   if (header.version != stats::kSegmentVersion) {
-    return "it is of version " + std::to_string(header.version) + ", this command reads version " +
-           std::to_string(stats::kSegmentVersion) +
-           ": use the ringroad command that came with the preloaded library";
+    return "it is of version " + std::to_string(header.version) + ", this command (ringroad " +
+           RINGROAD_VERSION + ") reads version " + std::to_string(stats::kSegmentVersion) +
+           ": use the ringroad command that came with the preloaded library" + library_of(header);
   }
   if (header.header_bytes != stats::kHeaderBytes || header.slot_bytes != sizeof(StreamSlot) ||
-      header.slots > stats::kSlots) {
+      header.slots > stats::kSlots || header.rule_bytes != sizeof(stats::RuleSlot) ||
+      header.rules != stats::kRules) {
     return "its parts have other sizes than this command knows (header " +
            std::to_string(header.header_bytes) + " bytes, " + std::to_string(header.slots) +
            " slots of " + std::to_string(header.slot_bytes) +
-           " bytes): use the ringroad command that came with the preloaded library";
+           " bytes): use the ringroad command that came with the preloaded library" +
+           library_of(header);
   }
   const std::uint64_t needed =
-      stats::kHeaderBytes + std::uint64_t{header.slots} * sizeof(StreamSlot);
+      stats::kSlotsOffset + std::uint64_t{header.slots} * sizeof(StreamSlot);
   if (file_size < needed) {
     return "it is truncated: " + std::to_string(file_size) + " of " + std::to_string(needed) +
            " bytes";
@@ -171,8 +131,31 @@ std::string header_problem(const SegmentHeader& header, std::uint64_t file_size)
   return {};
 }
 
+std::optional<pid_t> pid_of(std::string_view name) noexcept {
+  pid_t pid = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+  if (error != std::errc{} || end != name.data() + name.size() || pid <= 0) return std::nullopt;
+  return pid;
+}
+
+// Anybody may put a file there under a number of a process that has none. Empty: it is that process' own, or
+// the process has ended.
+std::string owner_problem(const SegmentHeader& header, const struct stat& status,
+                          std::string_view path) {
+  const auto pid = static_cast<pid_t>(header.pid);
+  const std::optional<pid_t> named = pid_of(path.substr(path.rfind('/') + 1));
+  if (named && *named != pid) return "it says that it belongs to process " + std::to_string(pid);
+  if (status.st_nlink > 1) return "it has several names";
+  if (!may_be_of(pid, status.st_uid)) {
+    return "it belongs to user " + std::to_string(status.st_uid) + ", and process " +
+           std::to_string(pid) + " to another";
+  }
+  return {};
+}
+
 void report_header(const SegmentHeader& header, ProcessReport& out) {
   out.pid = static_cast<pid_t>(header.pid);
+  out.start_ticks = header.start_ticks;
   out.program = text_of(header.program);
   out.library_version = text_of(header.library_version);
   const std::uint32_t status = header.policy_status.load(std::memory_order_relaxed);
@@ -192,7 +175,8 @@ void report_header(const SegmentHeader& header, ProcessReport& out) {
   out.operator_serial = header.operator_serial.load(std::memory_order_relaxed);
   out.control_suffix = text_of(header.control_suffix);
   if (out.control_suffix.find('/') != std::string::npos) out.control_suffix.clear();
-  out.closed = traffic_of(header.closed);
+  out.closed = traffic_of(header.closed.traffic);
+  out.closed_measures = measures_of(header.closed);
   out.streams_opened = header.streams_opened.load(std::memory_order_relaxed);
   out.streams_promoted = header.streams_promoted.load(std::memory_order_relaxed);
   out.unlisted = header.unlisted.load(std::memory_order_relaxed);
@@ -201,22 +185,40 @@ void report_header(const SegmentHeader& header, ProcessReport& out) {
   }
 }
 
-bool same_closed(const SegmentHeader& a, const SegmentHeader& b) noexcept {
-  return std::memcmp(static_cast<const void*>(&a.closed), static_cast<const void*>(&b.closed),
-                     sizeof a.closed) == 0;
+void report_rules(const SlotsReader& reader, ProcessReport& out) {
+  for (const stats::RuleSlot& rule : reader.rules()) {
+    RuleReport& report = out.rules.emplace_back();
+    report.name = text_of(rule.name);
+    report.opened = rule.opened.load(std::memory_order_relaxed);
+    report.promoted = rule.promoted.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < report.refused.size(); ++i) {
+      report.refused[i] = rule.refused[i].load(std::memory_order_relaxed);
+    }
+    report.traffic = traffic_of(rule.closed.traffic);
+    report.measures = measures_of(rule.closed);
+  }
+  for (const StreamReport& stream : out.streams) {
+    if (stream.rule_index >= out.rules.size()) continue;
+    RuleReport& report = out.rules[stream.rule_index];
+    ++report.streams;
+    if (stream.carrier() != Carrier::kTcp) ++report.on_channel;
+    report.traffic += stream.traffic;
+    report.measures += stream.measures;
+  }
 }
 
-// What is said about the policy is whole in both, and the same.
-bool same_policy(const SegmentHeader& a, const SegmentHeader& b) noexcept {
-  const std::uint32_t before = a.policy_sequence.load(std::memory_order_relaxed);
-  return (before & 1U) == 0 && before == b.policy_sequence.load(std::memory_order_relaxed);
-}
-
-std::optional<pid_t> pid_of(std::string_view name) noexcept {
-  pid_t pid = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
-  if (error != std::errc{} || end != name.data() + name.size() || pid <= 0) return std::nullopt;
-  return pid;
+// By id; moving each only once, as they are large.
+void sort_streams(std::vector<StreamReport>& streams) {
+  const auto by_id = [](const auto& a, const auto& b) { return a.id < b.id; };
+  if (std::is_sorted(streams.begin(), streams.end(), by_id)) return;
+  std::vector<StreamReport*> order;
+  order.reserve(streams.size());
+  for (StreamReport& stream : streams) order.push_back(&stream);
+  std::sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->id < b->id; });
+  std::vector<StreamReport> sorted;
+  sorted.reserve(streams.size());
+  for (StreamReport* stream : order) sorted.push_back(std::move(*stream));
+  streams = std::move(sorted);
 }
 
 }  // namespace
@@ -227,9 +229,9 @@ std::string segment_directory() {
 }
 
 bool read_segment(const std::string& path, ProcessReport& out, std::string& why) {
-  const File file(path);
-  if (!file.is_open()) {
-    why = errno == ELOOP ? "it is a symbolic link" : strerrordesc_np(errno);
+  const SegmentFile file(path);
+  if (file.error() != 0) {
+    why = file.error() == ELOOP ? "it is a symbolic link" : strerrordesc_np(file.error());
     return false;
   }
   const std::optional<std::uint64_t> size = file.size_if_regular();
@@ -238,30 +240,65 @@ bool read_segment(const std::string& path, ProcessReport& out, std::string& why)
     return false;
   }
   SegmentHeader header;
-  if (!file.read_at(0, header)) {
+  if (!file.read_at(0, static_cast<void*>(&header), sizeof header)) {
     why = *size == 0 ? std::string(kUnfinished)
                      : "it is truncated: " + std::to_string(*size) + " bytes hold no header";
     return false;
   }
   why = header_problem(header, *size);
+  if (why.empty()) why = owner_problem(header, file.status(), path);
   if (!why.empty()) return false;
-  // The policy may be edited meanwhile. A stream that closes while the slots are read moves its
-  // counters from a slot to the header: it would be counted twice or not at all.
-  for (int pass = 1;; ++pass) {
-    read_streams(file, std::min(header.slots_used.load(std::memory_order_relaxed), header.slots),
-                 out);
-    SegmentHeader after;
-    if (!file.read_at(0, after)) {
-      why = "it was truncated while it was read";
-      return false;
-    }
-    if (pass == kPasses || (same_closed(header, after) && same_policy(header, after))) break;
-    static_assert(sizeof header == sizeof after);
-    std::memcpy(static_cast<void*>(&header), static_cast<const void*>(&after), sizeof header);
+  SlotsReader reader(file);
+  if (!reader.read()) {
+    why = "it was truncated while it was read";
+    return false;
   }
-  report_header(header, out);
-  out.alive = process_runs(out.pid, header.start_ticks);
+  report_header(reader.header(), out);
+  out.unreadable = reader.unreadable();
+  out.streams.reserve(reader.live().size());
+  for (const StreamSlot* slot : reader.live()) out.streams.push_back(report_of(*slot));
+  sort_streams(out.streams);
+  report_rules(reader, out);
+  for (const StreamSlot* slot : reader.ended()) {
+    out.closed += traffic_of(slot->counts.traffic);
+    out.closed_measures += measures_of(slot->counts);
+    if (slot->rule_index >= out.rules.size()) continue;
+    out.rules[slot->rule_index].traffic += traffic_of(slot->counts.traffic);
+    out.rules[slot->rule_index].measures += measures_of(slot->counts);
+  }
+  out.alive = process_runs(out.pid, reader.header().start_ticks);
   return true;
+}
+
+namespace {
+
+bool add_segment(const std::string& path, Snapshot& snapshot) {
+  ProcessReport process;
+  std::string why;
+  if (read_segment(path, process, why)) {
+    snapshot.processes.push_back(std::move(process));
+    return true;
+  }
+  snapshot.skipped.push_back({path, why});
+  return false;
+}
+
+}  // namespace
+
+Snapshot read_segments_of(const std::string& directory, const std::vector<pid_t>& pids) {
+  std::vector<pid_t> each = pids;
+  std::sort(each.begin(), each.end());
+  each.erase(std::unique(each.begin(), each.end()), each.end());
+  Snapshot snapshot;
+  for (const pid_t pid : each) {
+    const std::string path = directory + "/" + std::to_string(pid);
+    if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
+      snapshot.skipped.push_back({path, why_no_segment(pid, directory)});
+    } else {
+      add_segment(path, snapshot);
+    }
+  }
+  return snapshot;
 }
 
 Snapshot read_segments(const std::string& directory) {
@@ -271,6 +308,7 @@ Snapshot read_segments(const std::string& directory) {
   };
   const std::unique_ptr<DIR, CloseDirectory> listing(opendir(directory.c_str()));
   if (!listing) {
+    snapshot.no_directory = errno != ENOENT;
     if (errno != ENOENT) snapshot.skipped.push_back({directory, strerrordesc_np(errno)});
     return snapshot;
   }
@@ -278,16 +316,9 @@ Snapshot read_segments(const std::string& directory) {
     const std::optional<pid_t> pid = pid_of(entry->d_name);
     if (!pid) continue;
     const std::string path = directory + "/" + entry->d_name;
-    ProcessReport process;
-    std::string why;
-    if (!read_segment(path, process, why)) {
-      // A file that is gone by now was of a process that has just ended.
-      if (access(path.c_str(), F_OK) == 0) snapshot.skipped.push_back({path, why});
-    } else if (process.pid != *pid) {
-      snapshot.skipped.push_back(
-          {path, "it says that it belongs to process " + std::to_string(process.pid)});
-    } else {
-      snapshot.processes.push_back(std::move(process));
+    // A file that is gone by now was of a process that has just ended.
+    if (!add_segment(path, snapshot) && access(path.c_str(), F_OK) != 0) {
+      snapshot.skipped.pop_back();
     }
   }
   std::sort(snapshot.processes.begin(), snapshot.processes.end(),

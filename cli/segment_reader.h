@@ -2,12 +2,11 @@
 // plain values for `ringroad ss` and whatever else shows them.
 //
 // The files belong to the processes, and anybody may put a file into their directory, so nothing
-// in them is believed: sizes and enumerations are checked, strings are cut at their NUL, and they
-// are read with pread instead of being mapped, because a mapped file that its owner truncates
-// would end the reader with SIGBUS.
+// in them is believed: sizes and enumerations are checked, and strings are cut at their NUL. How
+// they are read while they change is segment_file.h's.
 //
-// Thread rule: free functions without state. Errors are values, in Snapshot::skipped; std::bad_alloc
-// may be thrown.
+// Thread rule: free functions without state. Errors are values, in Snapshot::skipped;
+// std::bad_alloc may be thrown.
 #pragma once
 
 #include <string>
@@ -25,6 +24,7 @@ struct SkippedFile {
 struct Snapshot {
   std::vector<ProcessReport> processes;  // by pid
   std::vector<SkippedFile> skipped;
+  bool no_directory = false;  // it is there, but cannot be listed: `skipped` says why
 };
 
 // RINGROAD_RUNTIME_DIR, or the default.
@@ -33,6 +33,10 @@ std::string segment_directory();
 // Every segment in `directory`; files whose name is not a number are none. A directory that does
 // not exist holds none.
 Snapshot read_segments(const std::string& directory);
+
+// Those of these processes only, also ended ones; each that has none that can be read is in
+// `skipped`.
+Snapshot read_segments_of(const std::string& directory, const std::vector<pid_t>& pids);
 
 // One segment, named by its process. False with `why` set when it cannot be read.
 bool read_segment(const std::string& path, ProcessReport& out, std::string& why);

@@ -9,44 +9,49 @@
 
 #include "cli/segment_reader.h"
 #include "cli/ss_report.h"
+#include "cli/stream_selection.h"
 #include "cli/usage.h"
 
 namespace ringroad::cli {
 namespace {
 
+enum Status { kShown = 0, kNotShown = 1, kWrongArguments = 2 };
+
 struct Arguments {
+  StreamSelection selection;
+  std::string sort;
+  bool reverse = false;
   bool json = false;
   bool all = false;
-  std::vector<pid_t> pids;
-  std::string carrier;
-  std::string directory;
+  bool exact = false;
+  bool human = false;
+  bool no_header = false;
+  bool summary = false;
+  bool rules = false;
+  bool histograms = false;
 };
 
-OnlyCarrier carrier_of(const std::string& name) {
-  for (const Carrier carrier : {Carrier::kTcp, Carrier::kShm, Carrier::kRdma}) {
-    if (name == carrier_name(carrier)) return carrier;
-  }
-  return std::nullopt;
-}
-
-std::string pid_problem(const std::string& text) {
-  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-  return digits ? "" : "\"" + text + "\" is not a process number";
+std::string shown(const Snapshot& snapshot, const SsView& view, const Arguments& arguments) {
+  if (arguments.json) return ss_json(snapshot, view, !arguments.summary);
+  if (arguments.summary) return ss_summary(snapshot, view);
+  if (arguments.rules) return ss_rules(snapshot, view);
+  if (arguments.histograms) return ss_histograms(snapshot, view);
+  return ss_text(snapshot, view);
 }
 
 int show(const Arguments& arguments) {
-  Snapshot snapshot = read_segments(directory_of(arguments.directory));
-  for (const SkippedFile& file : snapshot.skipped) {
-    std::fprintf(stderr, "ringroad ss: %s is skipped: %s\n", file.path.c_str(), file.why.c_str());
-  }
-  const auto& pids = arguments.pids;
-  std::erase_if(snapshot.processes, [&](const ProcessReport& process) {
-    return (!process.alive && !arguments.all) ||
-           (!pids.empty() && std::find(pids.begin(), pids.end(), process.pid) == pids.end());
-  });
-  const OnlyCarrier only = carrier_of(arguments.carrier);
-  std::fputs((arguments.json ? ss_json(snapshot, only) : ss_text(snapshot, only)).c_str(), stdout);
-  return 0;
+  SsView view;
+  if (!arguments.selection.make_filter("ringroad ss", view.filter)) return kWrongArguments;
+  view.filter_words = arguments.selection.words_of_filter();
+  view.sort = arguments.sort;
+  view.reverse = arguments.reverse;
+  view.exact = arguments.exact;
+  view.header = !arguments.no_header;
+  view.histograms = arguments.histograms;
+  bool complete = true;
+  const Snapshot snapshot = arguments.selection.read("ringroad ss", arguments.all, complete);
+  std::fputs(shown(snapshot, view, arguments).c_str(), stdout);
+  return complete ? kShown : kNotShown;
 }
 
 }  // namespace
@@ -55,18 +60,45 @@ void add_ss_command(CLI::App& app, int& exit_status) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "ss", "Show the streams of every preloaded process: carrier, reason, traffic");
-  command->add_flag("--json", arguments->json, "one JSON object, with all that is known");
-  command->add_option("--pid", arguments->pids, "only this process; may be given several times")
-      ->option_text("PID")
-      ->allow_extra_args(false)
-      ->check(pid_problem);
-  command->add_option("--carrier", arguments->carrier, "only streams on it: tcp, shm or rdma")
-      ->option_text("CARRIER")
-      ->check(CLI::IsMember({"tcp", "shm", "rdma"}));
+  set_usage(*command, "ringroad ss [OPTIONS] [FILTER...]");
+  arguments->selection.add_options(*command);
   command->add_flag("--all", arguments->all,
                     "also what processes that are gone left behind, marked (ended)");
-  add_directory_option(*command, arguments->directory);
+  command
+      ->add_option(
+          "--sort", arguments->sort,
+          "the busiest first, or names from A; by one of\n" + wrapped_list(stream_sort_keys()))
+      ->option_text("KEY")
+      ->check(CLI::IsMember(stream_sort_keys()));
+  command->add_flag("-r,--reverse", arguments->reverse, "the other way round");
+  command->add_flag("--json", arguments->json,
+                    "one JSON object, with all that is known; numbers as they are");
+  auto* human =
+      command->add_flag("-H,--human", arguments->human, "numbers of bytes as 12.3M: the default")
+          ->option_text(" ");
+  command->add_flag("--exact", arguments->exact, "numbers of bytes as they are")
+      ->excludes(human)
+      ->option_text(" ");
+  command->add_flag("--no-header", arguments->no_header, "only the lines of the table");
+  auto* summary = command
+                      ->add_flag("-s,--summary", arguments->summary,
+                                 "how many streams there are of what; with --json: no streams")
+                      ->option_text(" ");
+  auto* rules = command
+                    ->add_flag("--rules", arguments->rules,
+                               "what the streams of each rule have done, over all processes")
+                    ->excludes(summary)
+                    ->option_text(" ");
+  command
+      ->add_flag("--histograms", arguments->histograms,
+                 "sizes of sends and receives, and waits for room in the ring, of each process;\n"
+                 "with a filter: of the streams that match; with --json: also of each stream")
+      ->excludes(summary)
+      ->excludes(rules)
+      ->option_text(" ");
   command->footer(
+      std::string(kFilterHelp) +
+      "\n"
       "Columns:\n"
       "  ROLE         connect or accept, as the program did\n"
       "  CARRIER      what carries the stream now: tcp (the kernel), shm or rdma\n"
@@ -78,18 +110,31 @@ void add_ss_command(CLI::App& app, int& exit_status) {
       "  RULE         the rule of the policy that chose the stream\n"
       "Below the table: processes without streams, and policies that were refused, and why.\n"
       "\n"
-      "The processes are not stopped or asked; this also works for one that hangs.\n"
-      "Files that cannot be read are named on stderr and skipped.\n"
+      "Histograms count by powers of two: UP-TO is the largest of a line, PERCENT-SO-FAR is of "
+      "this\n"
+      "line and those above it. A wait lasts from a send that finds no room in the ring (credits "
+      "are\n"
+      "out) to one that does. A stall is a send that found none.\n"
+      "\n"
+      "The processes are not stopped or asked; this also works for one that hangs, is stopped, or "
+      "was\n"
+      "killed (--pid or --all). Files that cannot be read are named on stderr and skipped.\n"
       "\n"
       "Examples:\n"
       "  ringroad ss\n"
       "  ringroad ss --pid 4711 --carrier tcp\n"
+      "  ringroad ss --sort rx dst 10.9.0.0/16 and dport = :3306\n"
+      "  ringroad ss 'not state on_channel and (tx > 1M or rx > 1M)'\n"
+      "  ringroad ss --summary\n"
       "  ringroad ss --json | jq '.processes[].totals.channel.tx_bytes'\n"
       "\n"
       "Exit status:\n"
       "  0  shown, also when there was nothing to show\n"
-      "  1  the output could not be written\n"
-      "  2  wrong arguments\n");
+      "  1  a process that --pid names could not be shown (there is none, it is not preloaded, it "
+      "may not\n"
+      "     be read, another version wrote it), nor the directory; or the output could not be "
+      "written\n"
+      "  2  wrong arguments, or a filter that is none\n");
   command->callback([arguments, &exit_status] { exit_status = show(*arguments); });
 }
 

@@ -1,7 +1,8 @@
 #include "cli/ss_report.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -10,37 +11,72 @@
 namespace ringroad::cli {
 namespace {
 
-using nlohmann::ordered_json;
 using stats::PolicyStatus;
 
-bool shown(const StreamReport& stream, OnlyCarrier only) noexcept {
-  return !only || *only == stream.carrier();
+using Before = bool (*)(const StreamRow&, const StreamRow&);
+
+template <std::uint64_t (*kNumber)(const StreamReport&)>
+bool larger(const StreamRow& a, const StreamRow& b) {
+  return kNumber(*a.stream) > kNumber(*b.stream);
+}
+
+std::uint64_t tx(const StreamReport& s) { return s.traffic.sum().tx_bytes; }
+std::uint64_t rx(const StreamReport& s) { return s.traffic.sum().rx_bytes; }
+std::uint64_t bytes(const StreamReport& s) { return tx(s) + rx(s); }
+std::uint64_t tx_messages(const StreamReport& s) { return s.traffic.sum().tx_messages; }
+std::uint64_t rx_messages(const StreamReport& s) { return s.traffic.sum().rx_messages; }
+std::uint64_t stalls(const StreamReport& s) { return s.measures.stalls; }
+std::uint64_t waited(const StreamReport& s) { return s.measures.waited_ns; }
+std::uint64_t resumptions(const StreamReport& s) { return s.measures.resumptions; }
+
+// The busiest first, names from A.
+const std::pair<const char*, Before> kOrders[] = {
+    {"pid", [](const auto& a, const auto& b) { return a.process->pid < b.process->pid; }},
+    {"program",
+     [](const auto& a, const auto& b) { return a.process->program < b.process->program; }},
+    {"local", [](const auto& a, const auto& b) { return a.stream->local < b.stream->local; }},
+    {"peer", [](const auto& a, const auto& b) { return a.stream->remote < b.stream->remote; }},
+    {"carrier",
+     [](const auto& a, const auto& b) { return a.stream->carrier() < b.stream->carrier(); }},
+    {"state", [](const auto& a, const auto& b) { return a.stream->state < b.stream->state; }},
+    {"reason",
+     [](const auto& a, const auto& b) {
+       return std::tie(a.stream->reason, a.stream->peer_reason) <
+              std::tie(b.stream->reason, b.stream->peer_reason);
+     }},
+    {"rule", [](const auto& a, const auto& b) { return a.stream->rule < b.stream->rule; }},
+    {"tx", larger<tx>},
+    {"rx", larger<rx>},
+    {"bytes", larger<bytes>},
+    {"tx-msgs", larger<tx_messages>},
+    {"rx-msgs", larger<rx_messages>},
+    {"stalls", larger<stalls>},
+    {"waited", larger<waited>},
+    {"resumptions", larger<resumptions>}};
+
+std::string count_cell(std::uint64_t value, const SsView& view) {
+  return view.exact ? std::to_string(value) : human_count(value);
 }
 
 std::string reason_cell(Reason reason) {
   return reason == Reason::kNone ? std::string() : reason_name(reason);
 }
 
-void add_row(Table& table, const ProcessReport& process, const StreamReport& stream) {
+void add_row(Table& table, const StreamRow& row, const SsView& view) {
+  const ProcessReport& process = *row.process;
+  const StreamReport& stream = *row.stream;
   const bool on_rdma = stream.carrier() == Carrier::kRdma;
   const bool on_channel = stream.carrier() != Carrier::kTcp;
   const Traffic traffic = stream.traffic.sum();
   table.add({std::to_string(process.pid),
              printable(process.program) + (process.alive ? "" : " (ended)"),
-             stream.accepted ? "accept" : "connect",
-             stream.local.to_string(),
-             stream.remote.to_string(),
-             carrier_name(stream.carrier()),
-             state_name(stream.state),
+             stream.accepted ? "accept" : "connect", stream.local.to_string(),
+             stream.remote.to_string(), carrier_name(stream.carrier()), state_name(stream.state),
              on_channel ? printable(stream.channel.device) : "",
-             on_rdma ? std::to_string(stream.channel.qpn) : "",
-             reason_cell(stream.reason),
-             reason_cell(stream.peer_reason),
-             human_count(traffic.tx_bytes),
-             std::to_string(traffic.tx_messages),
-             human_count(traffic.rx_bytes),
-             std::to_string(traffic.rx_messages),
-             printable(stream.rule)});
+             on_rdma ? std::to_string(stream.channel.qpn) : "", reason_cell(stream.reason),
+             reason_cell(stream.peer_reason), count_cell(traffic.tx_bytes, view),
+             std::to_string(traffic.tx_messages), count_cell(traffic.rx_bytes, view),
+             std::to_string(traffic.rx_messages), printable(stream.rule)});
 }
 
 Table stream_table() {
@@ -79,9 +115,9 @@ std::string policy_words(const ProcessReport& process) {
 }
 
 // What the table does not say about a process; may be empty.
-std::string remark(const ProcessReport& process, OnlyCarrier only) {
+std::string remark(const ProcessReport& process, bool filtered) {
   std::vector<std::string> words;
-  if (process.streams.empty() && !only) words.emplace_back("no streams");
+  if (process.streams.empty() && !filtered) words.emplace_back("no streams");
   if (process.policy_status == PolicyStatus::kRefused ||
       process.policy_status == PolicyStatus::kEditRefused || !words.empty()) {
     words.push_back(policy_words(process));
@@ -109,124 +145,48 @@ std::string remark(const ProcessReport& process, OnlyCarrier only) {
          (process.alive ? "" : " (ended)") + ": " + text + "\n";
 }
 
-ordered_json to_json(const Traffic& traffic, std::uint64_t streams) {
-  return {{"tx_bytes", traffic.tx_bytes},
-          {"rx_bytes", traffic.rx_bytes},
-          {"tx_messages", traffic.tx_messages},
-          {"rx_messages", traffic.rx_messages},
-          {"streams", streams}};
-}
-
-ordered_json pair(std::uint64_t tcp, std::uint64_t channel) {
-  return {{"tcp", tcp}, {"channel", channel}};
-}
-
-ordered_json to_json(const StreamReport& stream) {
-  const ChannelInfo& channel = stream.channel;
-  const CarrierTraffic& traffic = stream.traffic;
-  return {{"id", stream.id},
-          {"fd", stream.fd},
-          {"role", stream.accepted ? "accept" : "connect"},
-          {"local", stream.local.to_string()},
-          {"remote", stream.remote.to_string()},
-          {"rule", stream.rule},
-          {"state", state_name(stream.state)},
-          {"carrier", carrier_name(stream.carrier())},
-          {"device", channel.device},
-          {"gid", channel.gid},
-          {"qpn", channel.qpn},
-          {"peer_qpn", channel.peer_qpn},
-          {"traffic_class", channel.traffic_class},
-          {"path_mtu", channel.path_mtu},
-          {"reason", reason_name(stream.reason)},
-          {"peer_reason", reason_name(stream.peer_reason)},
-          {"tx_bytes", pair(traffic.tcp.tx_bytes, traffic.channel.tx_bytes)},
-          {"rx_bytes", pair(traffic.tcp.rx_bytes, traffic.channel.rx_bytes)},
-          {"tx_messages", pair(traffic.tcp.tx_messages, traffic.channel.tx_messages)},
-          {"rx_messages", pair(traffic.tcp.rx_messages, traffic.channel.rx_messages)},
-          {"stalls", stream.stalls},
-          {"promotions", stream.promotions},
-          {"resumptions", stream.resumptions},
-          {"pinned_bytes", channel.pinned_bytes},
-          {"descriptors", channel.descriptors},
-          {"extra_descriptors", stream.extra_descriptors}};
-}
-
-const char* status_name(PolicyStatus status) noexcept {
-  switch (status) {
-    case PolicyStatus::kLoaded: return "loaded";
-    case PolicyStatus::kRefused: return "refused";
-    case PolicyStatus::kEditRefused:
-      return "edit_refused";
-    case PolicyStatus::kNone: break;
-  }
-  return "none";
-}
-
-ordered_json to_json(const ProcessReport& process, OnlyCarrier only) {
-  ordered_json streams = ordered_json::array();
-  std::uint64_t on_channel = 0;
-  for (const StreamReport& stream : process.streams) {
-    if (shown(stream, only)) streams.push_back(to_json(stream));
-    on_channel += stream.carrier() != Carrier::kTcp ? 1U : 0U;
-  }
-  ordered_json refused = ordered_json::object();
-  for (std::size_t i = 0; i < process.promotions_refused.size(); ++i) {
-    if (process.promotions_refused[i] > 0) {
-      refused[reason_name(static_cast<Reason>(i))] = process.promotions_refused[i];
-    }
-  }
-  const CarrierTraffic totals = process.totals();
-  return {{"pid", process.pid},
-          {"program", process.program},
-          {"alive", process.alive},
-          {"library_version", process.library_version},
-          {"policy",
-           {{"status", status_name(process.policy_status)},
-            {"rules", process.policy_rules},
-            {"detail", process.policy_detail},
-            {"reloads", process.policy_reloads}}},
-          {"operator", control::mode_name(process.operator_mode)},
-          {"streams", streams},
-          {"totals",
-           {{"tcp", to_json(totals.tcp, process.streams.size() - on_channel)},
-            {"channel", to_json(totals.channel, on_channel)}}},
-          {"streams_opened", process.streams_opened},
-          {"streams_promoted", process.streams_promoted},
-          {"channels",
-           {{"in_use", process.channels},
-            {"max", process.max_channels},
-            {"given_back", process.channels_given_back}}},
-          {"unlisted", process.unlisted},
-          {"unreadable", process.unreadable},
-          {"promotions_refused", refused}};
-}
-
 }  // namespace
 
-std::string ss_text(const Snapshot& snapshot, OnlyCarrier only) {
-  if (snapshot.processes.empty()) return "no preloaded processes\n";
-  Table table = stream_table();
-  std::string remarks;
-  for (const ProcessReport& process : snapshot.processes) {
-    for (const StreamReport& stream : process.streams) {
-      if (shown(stream, only)) add_row(table, process, stream);
-    }
-    remarks += remark(process, only);
-  }
-  if (!table.empty()) return table.to_string() + remarks;
-  return only ? "no stream on " + std::string(carrier_name(*only)) + "\n" + remarks : remarks;
+const std::vector<std::string>& stream_sort_keys() {
+  static const std::vector<std::string> keys = [] {
+    std::vector<std::string> names;
+    for (const auto& [name, before] : kOrders) names.emplace_back(name);
+    return names;
+  }();
+  return keys;
 }
 
-std::string ss_json(const Snapshot& snapshot, OnlyCarrier only) {
-  ordered_json processes = ordered_json::array();
+std::vector<StreamRow> rows_of(const Snapshot& snapshot, const SsView& view) {
+  std::vector<StreamRow> rows;
   for (const ProcessReport& process : snapshot.processes) {
-    processes.push_back(to_json(process, only));
+    for (const StreamReport& stream : process.streams) {
+      if (view.shows(process, stream)) rows.push_back({&process, &stream});
+    }
   }
-  // A program's name need not be UTF-8.
-  return ordered_json{{"processes", processes}}.dump(2, ' ', false,
-                                                     ordered_json::error_handler_t::replace) +
-         "\n";
+  for (const auto& [name, before] : kOrders) {
+    if (view.sort == name) std::stable_sort(rows.begin(), rows.end(), before);
+  }
+  if (view.reverse) std::reverse(rows.begin(), rows.end());
+  return rows;
+}
+
+std::string ss_remarks(const Snapshot& snapshot, const SsView& view) {
+  std::string remarks;
+  for (const ProcessReport& process : snapshot.processes) {
+    remarks += remark(process, view.filter != nullptr);
+  }
+  return remarks;
+}
+
+std::string ss_text(const Snapshot& snapshot, const SsView& view) {
+  if (snapshot.processes.empty()) return view.header ? "no preloaded processes\n" : "";
+  Table table = stream_table();
+  for (const StreamRow& row : rows_of(snapshot, view)) add_row(table, row, view);
+  if (!view.header) return table.to_string(false);
+  const std::string remarks = ss_remarks(snapshot, view);
+  if (!table.empty()) return table.to_string() + remarks;
+  return view.filter ? "no stream matches: " + printable(view.filter_words) + "\n" + remarks
+                     : remarks;
 }
 
 }  // namespace ringroad::cli

@@ -12,12 +12,21 @@ namespace ringroad::cli {
 // 0 .. 1023 as they are, then 1.0K, 12.3M, 456G: powers of 1024, at most six characters.
 std::string human_count(std::uint64_t value);
 
-// "1 stream", "2 streams".
-std::string counted(std::uint64_t count, std::string_view noun);
+// 900ns, 1.0us, 12.3ms, 456s.
+std::string human_time(std::uint64_t ns);
 
-// `text` with every control character replaced by '?': what comes from another process must not
-// steer the terminal. Bytes above 127 stay.
+// "1 stream", "2 streams"; or as `plural` says.
+std::string counted(std::uint64_t count, std::string_view noun, std::string_view plural = {});
+
+// How many bytes the character at the front of `text`, which is not empty, has; 0: it is none (RFC 3629).
+std::size_t utf8_length(std::string_view text) noexcept;
+
+// `text` with every control character, and every byte that is of no character, replaced by '?': what comes
+// from another process must not steer the terminal.
 std::string printable(std::string_view text);
+
+// What fits into so many columns of a line of UTF-8.
+std::string cut(std::string_view text, std::size_t columns);
 
 // Columns as wide as their widest cell, two spaces apart.
 class Table {
@@ -34,7 +43,8 @@ class Table {
   void add(std::vector<std::string> cells);
   bool empty() const noexcept { return rows_.empty(); }
   // Titles and rows, each with its newline and without spaces at its end.
-  std::string to_string() const;
+  // `titles`: false leaves the line of these away.
+  std::string to_string(bool titles = true) const;
 
  private:
   std::vector<Column> columns_;

@@ -150,4 +150,6 @@ std::size_t Policy::rule_count() const noexcept { return rules_.size(); }
 
 const Settings& Policy::rule(std::size_t index) const noexcept { return rules_[index].settings; }
 
+const Rule& Policy::conditions(std::size_t index) const noexcept { return rules_[index]; }
+
 }  // namespace ringroad::policy

@@ -110,6 +110,8 @@ class Policy {
 
   std::size_t rule_count() const noexcept;
   const Settings& rule(std::size_t index) const noexcept;  // REQUIRES: index < rule_count()
+  // What it applies to, besides. The same lifetime; see policy/rule.h.
+  const Rule& conditions(std::size_t index) const noexcept;  // REQUIRES: index < rule_count()
   const Limits& limits() const noexcept { return limits_; }
 
   // The files that were read, in order.

@@ -1,11 +1,11 @@
 #include "policy/policy_reader.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <string>
 #include <string_view>
 
+#include "policy/process_reader.h"
 #include "policy/rule_reader.h"
 #include "policy/suggest.h"
 
@@ -13,7 +13,12 @@ namespace ringroad::policy {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-constexpr std::array<std::string_view, 3> kRootKeys = {"version", "max_channels", "rule"};
+std::vector<std::string_view> root_keys() {
+  std::vector<std::string_view> keys = {"version"};
+  keys.insert(keys.end(), process_keys().begin(), process_keys().end());
+  keys.push_back("rule");
+  return keys;
+}
 
 void read_version(const Value& value, Report& report) {
   const std::string wanted = std::to_string(kVersion);
@@ -25,27 +30,6 @@ void read_version(const Value& value, Report& report) {
     report.error(value.at,
                  {"version " + std::to_string(value.integer) + " of the policy is not known",
                   "this release of Ringroad reads version = " + wanted});
-  }
-}
-
-void read_max_channels(const Entry& entry, Report& report, Limits& limits) {
-  const Value& value = entry.value;
-  const std::string usual = std::to_string(kDefaultMaxChannels);
-  if (value.kind != Value::Kind::kInteger) {
-    report.error(value.at,
-                 {"\"max_channels\" must be an integer, not " + std::string(describe(value.kind)),
-                  "write max_channels = " + usual});
-  } else if (value.integer < 1 || value.integer > std::int64_t{kMostChannels}) {
-    report.error(value.at, {"max_channels = " + std::to_string(value.integer) +
-                                " is not between 1 and " + std::to_string(kMostChannels),
-                            value.integer == 0 ? R"(write via = "tcp" to have no channels)"
-                                               : "the usual is " + usual});
-  } else if (!limits.file.empty()) {
-    report.error(entry.at, {"\"max_channels\" is given a second time",
-                            "the first is at " + limits.file + ":" + std::to_string(limits.line) +
-                                "; it holds for the whole process, so leave one of them out"});
-  } else {
-    limits = {static_cast<std::uint32_t>(value.integer), report.file(), entry.at.line};
   }
 }
 
@@ -104,16 +88,16 @@ void read_policy(const Value& root, Report& report, std::vector<Rule>& rules, Li
   for (const Entry& entry : root.entries) {
     if (entry.key == "version") {
       read_version(entry.value, report);
-    } else if (entry.key == "max_channels") {
-      read_max_channels(entry, report, limits);
     } else if (entry.key == "rule") {
       read_rules(entry.value, entry.at, report, rules);
+    } else if (read_process_key(entry, report, limits)) {
+      continue;
     } else if (is_rule_key(entry.key)) {
       report.error(entry.at, {quoted(entry.key) + " stands outside of a rule",
                               "put it under a [[rule]] line"});
     } else {
       report.error(entry.at,
-                   {"unknown key " + quoted(entry.key), suggestion(entry.key, kRootKeys)});
+                   {"unknown key " + quoted(entry.key), suggestion(entry.key, root_keys())});
     }
   }
 }

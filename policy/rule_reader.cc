@@ -10,6 +10,7 @@
 
 #include "policy/criteria.h"
 #include "policy/key_file.h"
+#include "policy/process_reader.h"
 #include "policy/settings_reader.h"
 #include "policy/suggest.h"
 
@@ -111,7 +112,7 @@ Rule RuleReader::read() {
     has_subnet = has_subnet || nearest(entry.key, kKeyNames) == "subnet";
     if (key != kKeys.end()) {
       (this->*key->read)(entry.value);
-    } else if (entry.key == "version" || entry.key == "max_channels") {
+    } else if (entry.key == "version" || is_process_key(entry.key)) {
       report_.error(entry.at,
                     {quoted(entry.key) + " is not a key of a rule", "put it above the first [[rule]]"});
     } else {

@@ -2,6 +2,7 @@
 // the rule leaves a key out.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -70,11 +71,24 @@ struct Settings {
   std::chrono::nanoseconds detect = kDefaultDetect;
 };
 
-// What holds for each process as a whole, whatever the rule.
+// Where the log goes, unless it is the whole path of a file.
+constexpr std::array<std::string_view, 4> kLogWords = {"off", "stderr", "syslog", "journal"};
+constexpr std::array<std::string_view, 4> kLogLevels = {"error", "warn", "info", "debug"};
+constexpr std::size_t kLongestLogPath = 1000;
+
+struct Place {
+  std::string file;        // empty: nowhere
+  std::uint32_t line = 0;  // from 1
+};
+
+// What holds for each process as a whole, whatever the rule; and where that was read.
 struct Limits {
   std::uint32_t max_channels = kDefaultMaxChannels;  // 1 to kMostChannels
-  std::string file;        // where that was read; empty: nowhere
-  std::uint32_t line = 0;  // from 1
+  Place max_channels_at;
+  std::string log;  // one of kLogWords, or a path; empty: not said
+  Place log_at;
+  std::string log_level;  // one of kLogLevels; empty: not said
+  Place log_level_at;
 };
 
 }  // namespace ringroad::policy

@@ -1,7 +1,13 @@
 #include "preload/descriptors.h"
 
+#include <fcntl.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "preload/close.h"
@@ -83,11 +89,17 @@ namespace descriptors {
 
 std::atomic<Socket*> table[kLimit];
 
+std::atomic<bool> Change::under_way_{false};
+
 Change::Change() noexcept RR_NO_THREAD_SAFETY_ANALYSIS : taken_(runtime::owns_memory()) {
-  if (taken_) change_mutex.lock();
+  if (!taken_) return;
+  change_mutex.lock();
+  under_way_.store(true, std::memory_order_relaxed);
 }
 Change::~Change() RR_NO_THREAD_SAFETY_ANALYSIS {
-  if (taken_) change_mutex.unlock();
+  if (!taken_) return;
+  under_way_.store(false, std::memory_order_release);
+  change_mutex.unlock();
 }
 
 Farewell::Farewell(int fd) noexcept {
@@ -318,6 +330,28 @@ int epoll_of(int fd) noexcept {
 int highest_known() noexcept {
   return std::max(highest.load(std::memory_order_relaxed),
                   private_descriptors::highest.load(std::memory_order_relaxed));
+}
+
+bool exceeds_kernels_table(int count, int& size) noexcept {
+  // It never shrinks.
+  static std::atomic<int> known{FD_SETSIZE};
+  size = known.load(std::memory_order_relaxed);
+  if (count <= size) return false;
+  const int saved = errno;
+  const int file = sys::open_high_or_low(
+      [] { return sys::call(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC, 0); });
+  if (file >= 0) {
+    char text[1024];
+    const ssize_t n = sys::read(file, text, sizeof text - 1);
+    text[n > 0 ? n : 0] = '\0';
+    const char* line = std::strstr(text, "\nFDSize:");
+    if (line != nullptr) std::sscanf(line, " FDSize: %d", &size);
+    sys::close_quietly(file);
+  }
+  size = std::max(size, known.load(std::memory_order_relaxed));
+  known.store(size, std::memory_order_relaxed);
+  errno = saved;
+  return count > size;
 }
 
 }  // namespace descriptors

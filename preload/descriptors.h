@@ -99,8 +99,15 @@ class Change {
   ~Change();
   Change(const Change&) = delete;
   Change& operator=(const Change&) = delete;
+  // Whether there is one. A number that was looked up before, and is unknown, names what it does in the
+  // kernel if there is none.
+  static bool under_way() noexcept {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return under_way_.load(std::memory_order_acquire);
+  }
 
  private:
+  static std::atomic<bool> under_way_;
   const bool taken_;
 };
 // Keeps the file that `fd` names open for as long as it lives, if closing it may take its time
@@ -153,6 +160,10 @@ int epoll_of(int fd) noexcept;         // or kNoEpoll, kSeveralEpolls
 
 // No number beyond it was ever managed, noted, or the library's own; -1 if none was.
 int highest_known() noexcept;
+// Whether `count` is beyond the kernel's own table of descriptors (proc(5), FDSize), whose size is then in
+// `size`, FD_SETSIZE where it cannot be read. select(2) looks no further, and so programs may ask for as many
+// numbers as a limit allows, with room for a few.
+bool exceeds_kernels_table(int count, int& size) noexcept;
 
 }  // namespace descriptors
 }  // namespace ringroad::preload

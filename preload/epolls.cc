@@ -182,8 +182,10 @@ void take_over(int fd, const StreamPtr& stream) noexcept {
     constexpr std::uint32_t kFlags = EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE;
     const bool fired = (event.events & EPOLLONESHOT) != 0 && (event.events & ~kFlags) == 0;
     epoll_event unused{};
-    if (sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, &unused) == 0 &&
-        set->add(stream, fd, event, fired) != 0) {
+    const int error = sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, &unused) == 0
+                          ? set->add(stream, fd, event, fired)
+                          : ECANCELED;
+    if (error != 0 && error != ECANCELED) {
       stream->pin(Reason::kEpoll, 0);
       sys::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event);
     } else {
@@ -194,7 +196,8 @@ void take_over(int fd, const StreamPtr& stream) noexcept {
 }
 
 void forget(Stream& stream) noexcept {
-  if (stream.in_epoll_sets().load(std::memory_order_relaxed) == 0) return;
+  if (stream.in_epoll_sets().fetch_or(Stream::kEntersNoMore, std::memory_order_acq_rel) == 0)
+    return;
   for (const auto& set : all_sets()) set->forget(stream);
 }
 

@@ -7,7 +7,9 @@
 
 namespace ringroad::preload::epolls {
 
-// epoll_ctl() on a stream. False: the kernel answers for it. Else `result`, and errno if that is -1.
+// epoll_ctl() on a stream. False: the kernel answers for it. Else `result`, and errno if that is
+// -1: ECANCELED where the number is being closed, and is something else after that
+// descriptors::Change.
 bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_event* event,
              int& result) noexcept;
 // `fd`, which the program may have put into an instance before, has become a stream.

@@ -2,37 +2,33 @@
 
 #include <spdlog/common.h>
 #include <spdlog/logger.h>
-#include <spdlog/sinks/base_sink.h>
-#include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <syslog.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "preload/log_sinks.h"
 #include "rsocket-core/signals.h"
+#include "rsocket-core/sys.h"
 
 namespace ringroad::preload::log {
 namespace {
 
-// spdlog's own syslog sink calls openlog(), which would rename the program's messages too.
-class SyslogSink final : public spdlog::sinks::base_sink<std::mutex> {
- protected:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    const int priority = message.level >= spdlog::level::err    ? LOG_ERR
-                         : message.level >= spdlog::level::warn ? LOG_WARNING
-                                                                : LOG_INFO;
-    ::syslog(LOG_DAEMON | priority, "ringroad: %.*s", static_cast<int>(message.payload.size()),
-             message.payload.data());
-  }
-  void flush_() override {}
-};
+// Never destroyed, also when another takes its place: a thread may be writing, and edits are few.
+std::atomic<spdlog::logger*> logger{nullptr};
+std::string* in_use = nullptr;  // the destination; null: none yet
+char own_destination[1024];     // the environment's; empty: the policy's counts
+char own_level[16];
+char program_name[64];
 
-// Never destroyed: other libraries' destructors may still log.
-spdlog::logger* logger = nullptr;
+// The moment at which the next line would be due if all were evenly spread (the leaky bucket as a
+// meter, ITU-T I.371, annex A).
+std::atomic<std::int64_t> due_ns{0};
+std::atomic<std::uint64_t> left_out{0};
 
 spdlog::level::level_enum to_spdlog(Level level) noexcept {
   switch (level) {
@@ -48,34 +44,58 @@ spdlog::level::level_enum to_spdlog(Level level) noexcept {
   return spdlog::level::err;
 }
 
+spdlog::level::level_enum threshold_of(const char* level) noexcept {
+  if (std::strcmp(level, "debug") == 0) return spdlog::level::debug;
+  if (std::strcmp(level, "info") == 0) return spdlog::level::info;
+  if (std::strcmp(level, "error") == 0) return spdlog::level::err;
+  return spdlog::level::warn;
+}
+
+void use(const char* destination, const char* level) {
+  if (in_use == nullptr || *in_use != destination) {
+    spdlog::sink_ptr sink = make_sink(destination);
+    spdlog::logger* made = nullptr;
+    if (sink != nullptr) {
+      auto fresh = std::make_unique<spdlog::logger>(program_name, std::move(sink));
+      fresh->set_error_handler([](const std::string&) {});
+      fresh->set_level(threshold_of(level));
+      made = fresh.release();
+    }
+    logger.store(made, std::memory_order_release);
+    in_use = new std::string(destination);
+  } else if (spdlog::logger* same = logger.load(std::memory_order_relaxed)) {
+    same->set_level(threshold_of(level));
+  }
+}
+
+bool may_write() noexcept {
+  const std::int64_t now = sys::now_ns();
+  std::int64_t due = due_ns.load(std::memory_order_relaxed);
+  for (;;) {
+    if (due - now > (kBurst - 1) * kPauseNs) return false;
+    const std::int64_t next = std::max(due, now) + kPauseNs;
+    if (due_ns.compare_exchange_weak(due, next, std::memory_order_relaxed)) return true;
+  }
+}
+
 }  // namespace
 
 void start(const char* destination, const char* level, const char* program) noexcept {
-  if (destination == nullptr || *destination == '\0' || std::strcmp(destination, "off") == 0) {
-    return;
-  }
+  const auto copy = [](char* to, std::size_t size, const char* from) noexcept {
+    std::snprintf(to, size, "%s", from == nullptr ? "" : from);
+  };
+  copy(own_destination, sizeof own_destination, destination);
+  copy(own_level, sizeof own_level, level);
+  copy(program_name, sizeof program_name, program);
+  remember_stderr();
+  follow_policy("", "");
+}
+
+void follow_policy(const char* destination, const char* level) noexcept {
   const int saved = errno;
   try {
-    spdlog::sink_ptr sink;
-    if (std::strcmp(destination, "stderr") == 0) {
-      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    } else if (std::strcmp(destination, "syslog") == 0) {
-      sink = std::make_shared<SyslogSink>();
-    } else {
-      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(destination);
-    }
-    auto made = std::make_unique<spdlog::logger>(program, std::move(sink));
-    made->set_error_handler([](const std::string&) {});
-    made->set_pattern("%Y-%m-%dT%H:%M:%S.%e ringroad %n[%P] %l: %v");
-    auto threshold = spdlog::level::warn;
-    if (level != nullptr) {
-      if (std::strcmp(level, "debug") == 0) threshold = spdlog::level::debug;
-      if (std::strcmp(level, "info") == 0) threshold = spdlog::level::info;
-      if (std::strcmp(level, "error") == 0) threshold = spdlog::level::err;
-    }
-    made->set_level(threshold);
-    made->flush_on(spdlog::level::debug);
-    logger = made.release();
+    use(own_destination[0] != '\0' ? own_destination : destination,
+        own_level[0] != '\0' ? own_level : level);
   } catch (...) {
     // Nowhere to say so: the destination is what failed. `ringroad ss` still tells everything.
   }
@@ -83,18 +103,28 @@ void start(const char* destination, const char* level, const char* program) noex
 }
 
 void write(Level level, const char* line) noexcept {
-  if (logger == nullptr) return;
-  const signals::Later not_now;  // the sink has a lock
+  spdlog::logger* const to = logger.load(std::memory_order_acquire);
+  if (to == nullptr || !to->should_log(to_spdlog(level))) return;
   const int saved = errno;
-  try {
-    logger->log(to_spdlog(level), "{}", line);
-  } catch (...) {
+  if (!may_write()) {
+    left_out.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    const signals::Later not_now;
+    try {
+      if (const std::uint64_t count = left_out.exchange(0, std::memory_order_relaxed); count > 0) {
+        to->log(to_spdlog(level), "{} {} left out here: there were too many at once", count,
+                count == 1 ? "line was" : "lines were");
+      }
+      to->log(to_spdlog(level), "{}", line);
+    } catch (...) {
+    }
   }
   errno = saved;
 }
 
 bool wants(Level level) noexcept {
-  return logger != nullptr && logger->should_log(to_spdlog(level));
+  const spdlog::logger* const to = logger.load(std::memory_order_acquire);
+  return to != nullptr && to->should_log(to_spdlog(level));
 }
 
 }  // namespace ringroad::preload::log

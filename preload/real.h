@@ -4,6 +4,7 @@
 // so that libc's headers, which declare some of them noexcept or with attributes, do not clash.
 #pragma once
 
+#include <aio.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>

@@ -67,10 +67,15 @@ void find_program_name() noexcept {
 }
 
 void log_line(const char* line) noexcept { log::write(log::Level::kInfo, line); }
+bool wants_log() noexcept { return log::wants(log::Level::kInfo); }
+void follow_log_of(const policy::Policy& policy) noexcept {
+  log::follow_policy(policy.limits().log.c_str(), policy.limits().log_level.c_str());
+}
 
 // The verbs channel is an object of its own, beside this one, so that a process that meets no RDMA
 // peer never maps libibverbs, and a host without it runs all the same.
 Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
+  static Reason told = Reason::kNone;  // it is tried now and then, by one thread
   Dl_info self{};
   why = Reason::kNoVerbsLibrary;
   if (dladdr(reinterpret_cast<void*>(&load_verbs), &self) == 0) return nullptr;
@@ -81,7 +86,9 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
   void* object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (object == nullptr) {
     const char* text = dlerror();
-    log::write(log::Level::kWarn, text == nullptr ? "cannot load libringroad-verbs.so" : text);
+    if (std::exchange(told, why) != why) {
+      log::write(log::Level::kWarn, text == nullptr ? "cannot load libringroad-verbs.so" : text);
+    }
     return nullptr;
   }
   auto* entry = reinterpret_cast<VerbsEntryPoint>(dlsym(object, kVerbsEntryPoint));
@@ -92,13 +99,15 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
   host.next_id = Agent::next_promotion_id;
   host.adopt_fd = [](int fd) noexcept { return sys::move_high(fd); };
   host.share_fd = [](int fd) noexcept {
-    const int high = sys::move_high(fd);
+    const int high = sys::move_high(fd, true);  // what the libraries cannot do without
     private_descriptors::keep_in_children(high);
     return high;
   };
   host.release_fd = [](int fd) noexcept { private_descriptors::unmark(fd); };
   Transport* transport = entry(host, &why);
-  if (transport == nullptr) log::write(log::Level::kWarn, reason_text(why));
+  if (transport == nullptr && std::exchange(told, why) != why) {
+    log::write(log::Level::kWarn, reason_text(why));
+  }
   return transport;
 }
 
@@ -140,6 +149,7 @@ bool reload_policy(int watch_fd) noexcept {
           ("the edited policy is refused, the one before it holds: " + outcome.detail).c_str());
       return false;
     }
+    follow_log_of(*policy_file::current());
     publish_policy(stats::PolicyStatus::kLoaded, rules, outcome.detail.c_str());
     if (segment != nullptr) segment->header().policy_reloads.fetch_add(1);
     policy_edited.store(true, std::memory_order_relaxed);
@@ -231,6 +241,7 @@ void start() noexcept {
                  ("policy refused, every connection stays on TCP: " + outcome.detail).c_str());
       return;
     }
+    follow_log_of(*policy);
     bool lets_off = false;
     for (std::size_t i = 0; i < policy->rule_count(); ++i) {
       lets_off |= policy->rule(i).via != policy::Via::kTcp;
@@ -249,7 +260,8 @@ void start() noexcept {
     options.reload_policy = reload_policy;
     options.allows = allows;
     options.max_channels = max_channels;
-    options.log = log::wants(log::Level::kInfo) ? log_line : nullptr;
+    options.log = log_line;
+    options.wants_log = wants_log;
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
     set_sleep(cancellation::ppoll, cancellation::held_ppoll);
     the_agent.store(new Agent(options), std::memory_order_release);

@@ -58,5 +58,13 @@ void give_away_stdio() noexcept;
 bool leave(Reason reason) noexcept;
 // After a leave(kExec) that was true: there was no such program. Keeps errno.
 void exec_failed() noexcept;
+// `call` is an exec: it returns where it fails.
+template <typename Call>
+int become(Call call) {
+  const bool has_left = leave(Reason::kExec);
+  const int result = call();
+  if (has_left) exec_failed();
+  return result;
+}
 
 }  // namespace ringroad::preload::runtime

@@ -16,6 +16,13 @@
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
 
+// For programs whose seconds have 64 bits everywhere; glibc names them only where that matters.
+#ifndef SO_TIMESTAMP_NEW
+#define SO_TIMESTAMP_NEW 63
+#define SO_TIMESTAMPNS_NEW 64
+#define SO_TIMESTAMPING_NEW 65
+#endif
+
 using namespace ringroad;
 using namespace ringroad::preload;
 
@@ -105,6 +112,9 @@ Reason reason_for_option(int level, int name) noexcept {
       case SO_TIMESTAMP:
       case SO_TIMESTAMPNS:
       case SO_TIMESTAMPING:
+      case SO_TIMESTAMP_NEW:
+      case SO_TIMESTAMPNS_NEW:
+      case SO_TIMESTAMPING_NEW:
       case SO_RCVLOWAT:
       case SO_PEEK_OFF:
         return Reason::kDescriptorUse;
@@ -185,6 +195,10 @@ RR_NOINLINE int stream_ioctl(int fd, unsigned long request, void* arg) {
 }
 
 RR_NOINLINE int stream_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
+  if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) {
+    give_away(fd, Reason::kDescriptorUse);  // it receives
+    return real().getsockopt(fd, level, name, value, len);
+  }
   const bool nodelay = level == IPPROTO_TCP;
   const SocketRef socket = descriptors::find(fd);
   Stream* stream = socket.stream();
@@ -260,8 +274,9 @@ int rr_ioctl(int fd, unsigned long request, ...) {
 }
 
 int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
-  const bool ours = (level == IPPROTO_TCP && name == TCP_NODELAY) ||
-                    (level == SOL_SOCKET && name == SO_ERROR);
+  const bool ours =
+      (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_ZEROCOPY_RECEIVE)) ||
+      (level == SOL_SOCKET && name == SO_ERROR);
   if (!ours || !descriptors::managed(fd)) return real().getsockopt(fd, level, name, value, len);
   return cancellation::no_point<stream_getsockopt>(fd, level, name, value, len);
 }
@@ -288,4 +303,29 @@ int rr_dprintf(int fd, const char* format, ...) {
   const int result = rr_vdprintf(fd, format, args);
   va_end(args);
   return result;
+}
+
+// Where the bounds of what is printed are checked (_FORTIFY_SOURCE).
+int rr___vdprintf_chk(int fd, int flag, const char* format, va_list args) {
+  if (descriptors::managed(fd)) give_away(fd, Reason::kDescriptorUse);
+  return real().__vdprintf_chk(fd, flag, format, args);
+}
+
+int rr___dprintf_chk(int fd, int flag, const char* format, ...) {
+  va_list args;
+  va_start(args, format);
+  const int result = rr___vdprintf_chk(fd, flag, format, args);
+  va_end(args);
+  return result;
+}
+
+int rr_pidfd_getfd(int pidfd, int fd, unsigned flags) {
+  // Nobody here says whose descriptors they are. If ours, a copy comes to be that the library is
+  // not told of.
+  if (descriptors::managed(fd)) give_away(fd, Reason::kFdPassed);
+  // glibc before 2.36 does not have it.
+  if (real().pidfd_getfd == nullptr) {
+    return static_cast<int>(sys::call(SYS_pidfd_getfd, pidfd, fd, flags));
+  }
+  return real().pidfd_getfd(pidfd, fd, flags);
 }

@@ -183,6 +183,16 @@ RR_NOINLINE ssize_t stream_readv(int fd, const iovec* iov, int count) {
   return target.stream->recv(iov, count, 0);
 }
 
+// preadv2() and pwritev2() at -1 are readv() and writev(). No socket has another place than that,
+// and flags are for the kernel to know.
+RR_NOINLINE ssize_t stream_preadv2(int fd, const iovec* iov, int count, off_t offset, int flags) {
+  if (offset == -1 && flags == 0) return stream_readv(fd, iov, count);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if (offset == -1) target.to_kernel(Reason::kDescriptorUse);
+  return target.count(false, cancellation::caught(real().preadv2, fd, iov, count, offset, flags));
+}
+
 RR_NOINLINE ssize_t stream_recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr,
                                     socklen_t* len) {
   Target target(fd);
@@ -242,6 +252,14 @@ RR_NOINLINE ssize_t stream_writev(int fd, const iovec* iov, int count) {
     return target.count(true, cancellation::caught(real().writev, fd, iov, count));
   }
   return target.stream->send(iov, count, 0);
+}
+
+RR_NOINLINE ssize_t stream_pwritev2(int fd, const iovec* iov, int count, off_t offset, int flags) {
+  if (offset == -1 && flags == 0) return stream_writev(fd, iov, count);
+  Target target(fd);
+  if (target.lost) return fail_lost();
+  if (offset == -1) target.to_kernel(Reason::kDescriptorUse);
+  return target.count(true, cancellation::caught(real().pwritev2, fd, iov, count, offset, flags));
 }
 
 RR_NOINLINE ssize_t stream_sendto(int fd, const void* buf, size_t n, int flags,
@@ -306,6 +324,11 @@ ssize_t rr_readv(int fd, const iovec* iov, int count) {
   return cancellation::point<stream_readv>(fd, iov, count);
 }
 
+ssize_t rr_preadv2(int fd, const iovec* iov, int count, off_t offset, int flags) {
+  if (!descriptors::managed(fd)) return real().preadv2(fd, iov, count, offset, flags);
+  return cancellation::point<stream_preadv2>(fd, iov, count, offset, flags);
+}
+
 ssize_t rr_recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr, socklen_t* len) {
   if (!descriptors::managed(fd)) return real().recvfrom(fd, buf, n, flags, addr, len);
   return cancellation::point<stream_recvfrom>(fd, buf, n, flags, addr, len);
@@ -357,6 +380,11 @@ ssize_t rr_writev(int fd, const iovec* iov, int count) {
   return cancellation::point<stream_writev>(fd, iov, count);
 }
 
+ssize_t rr_pwritev2(int fd, const iovec* iov, int count, off_t offset, int flags) {
+  if (!descriptors::managed(fd)) return real().pwritev2(fd, iov, count, offset, flags);
+  return cancellation::point<stream_pwritev2>(fd, iov, count, offset, flags);
+}
+
 ssize_t rr_sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* addr,
                   socklen_t len) {
   if (!descriptors::managed(fd)) return real().sendto(fd, buf, n, flags, addr, len);
@@ -382,7 +410,10 @@ int rr_sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
 }
 
 ssize_t rr_sendfile(int out, int in, off_t* offset, size_t n) {
-  if (!descriptors::managed(out)) return real().sendfile(out, in, offset, n);
+  if (!descriptors::managed(out)) {
+    hand_back(in);  // to a pipe this is splice()
+    return real().sendfile(out, in, offset, n);
+  }
   return cancellation::no_point<stream_sendfile>(out, in, offset, n);
 }
 
@@ -396,4 +427,24 @@ ssize_t rr_splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size
   hand_back(in);
   hand_back(out);
   return real().splice(in, in_offset, out, out_offset, n, flags);
+}
+
+// ---- Requests that threads of libc's carry out later, by calls that nobody can interpose.
+
+int rr_aio_read(aiocb* request) {
+  if (request != nullptr) hand_back(request->aio_fildes);
+  return real().aio_read(request);
+}
+
+int rr_aio_write(aiocb* request) {
+  if (request != nullptr) hand_back(request->aio_fildes);
+  return real().aio_write(request);
+}
+
+int rr_lio_listio(int mode, aiocb* const requests[], int count, sigevent* event) {
+  for (int i = 0; requests != nullptr && i < count; ++i) {
+    const aiocb* request = requests[i];
+    if (request != nullptr && request->aio_lio_opcode != LIO_NOP) hand_back(request->aio_fildes);
+  }
+  return real().lio_listio(mode, requests, count, event);
 }

@@ -1,9 +1,10 @@
-// poll, ppoll, select, pselect and epoll.
+// poll, ppoll and epoll.
 //
 // A set without streams is libc's call, untouched. A set with streams becomes the kernel's ppoll()
 // over: the program's other descriptors; each stream's TCP socket (for the directions that the
 // kernel carries) and channel descriptor (for the rest); and the calling thread's eventfd.
 #include <poll.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +15,7 @@
 
 #include "preload/cancellation.h"
 #include "preload/epolls.h"
+#include "preload/polling.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
@@ -31,9 +33,7 @@ using namespace ringroad::preload;
 
 namespace {
 
-constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
-constexpr nfds_t kOnStack = 16;
 
 bool any_managed(const pollfd* fds, nfds_t count) noexcept {
   for (nfds_t i = 0; i < count; ++i) {
@@ -46,19 +46,6 @@ bool any_managed(const pollfd* fds, nfds_t count) noexcept {
 std::int64_t deadline_of(int timeout_ms) noexcept {
   if (timeout_ms < 0) return kForever;
   return timeout_ms == 0 ? 0 : sys::now_ns() + std::int64_t{timeout_ms} * 1'000'000;
-}
-
-// False: the kernel says what is wrong with it.
-bool deadline_of(const timespec* timeout, std::int64_t& deadline) noexcept {
-  deadline = kForever;
-  if (timeout == nullptr) return true;
-  if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
-    return false;
-  }
-  if (timeout->tv_sec >= kForever / 2'000'000'000) return true;
-  const std::int64_t length = timeout->tv_sec * 1'000'000'000 + timeout->tv_nsec;
-  deadline = length == 0 ? 0 : sys::now_ns() + length;
-  return true;
 }
 
 // One entry of the program's set. Its waiter leaves with it, also when the thread is cancelled.
@@ -79,35 +66,22 @@ struct Entry {
   int channel_index = -1;  // and the channel's
 };
 
-// Memory for one call: a few entries on the stack, more from the heap.
-template <typename T>
-class Scratch {
- public:
-  explicit Scratch(std::size_t count) noexcept {
-    if (count <= kInline) {
-      data_ = reinterpret_cast<T*>(inline_);
-    } else {
-      data_ = static_cast<T*>(std::malloc(count * sizeof(T)));
-    }
-    for (std::size_t i = 0; data_ != nullptr && i < count; ++i) new (&data_[i]) T();
-    count_ = count;
-  }
-  ~Scratch() {
-    for (std::size_t i = 0; data_ != nullptr && i < count_; ++i) data_[i].~T();
-    if (data_ != reinterpret_cast<T*>(inline_)) std::free(data_);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  T* data() noexcept { return data_; }
+}  // namespace
 
- private:
-  static constexpr std::size_t kInline = 2 * kOnStack + 1;
-  alignas(T) unsigned char inline_[kInline * sizeof(T)];
-  T* data_;
-  std::size_t count_ = 0;
-};
+bool ringroad::preload::deadline_from(const timespec* timeout, std::int64_t& deadline) noexcept {
+  deadline = kForever;
+  if (timeout == nullptr) return true;
+  if (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1'000'000'000) {
+    return false;
+  }
+  if (timeout->tv_sec >= kForever / 2'000'000'000) return true;
+  const std::int64_t length = timeout->tv_sec * 1'000'000'000 + timeout->tv_nsec;
+  deadline = length == 0 ? 0 : sys::now_ns() + length;
+  return true;
+}
 
-RR_NOINLINE int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask) {
+int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline,
+                                    const sigset_t* mask) {
   Scratch<Entry> entry_memory(count);
   Scratch<pollfd> kernel_memory(2 * count + 1);
   Entry* entries = entry_memory.data();
@@ -227,79 +201,6 @@ RR_NOINLINE int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, c
   }
 }
 
-// ---- select
-
-// select(2)'s sets as poll(2)'s bits: the kernel's own table (fs/select.c).
-constexpr short kSelectsIn = POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR;
-constexpr short kSelectsOut = POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR;
-constexpr short kSelectsExcept = POLLPRI;
-
-bool any_managed(int count, const fd_set* in, const fd_set* out, const fd_set* except) noexcept {
-  if (runtime::existing_agent() == nullptr) return false;
-  for (int fd = 0; fd < std::min(count, FD_SETSIZE); ++fd) {
-    if (!descriptors::managed(fd)) continue;
-    for (const fd_set* set : {in, out, except}) {
-      if (set != nullptr && FD_ISSET(fd, set)) return true;
-    }
-  }
-  return false;
-}
-
-// REQUIRES: 0 <= count <= FD_SETSIZE.
-RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* except, std::int64_t deadline,
-                   const sigset_t* mask) {
-  Scratch<pollfd> memory(static_cast<std::size_t>(count));
-  pollfd* fds = memory.data();
-  if (fds == nullptr) {
-    errno = ENOMEM;
-    return -1;
-  }
-  const auto in_set = [](int fd, const fd_set* set) noexcept {
-    return set != nullptr && FD_ISSET(fd, set);
-  };
-  nfds_t used = 0;
-  for (int fd = 0; fd < count; ++fd) {
-    short events = 0;
-    if (in_set(fd, in)) events |= kSelectsIn;
-    if (in_set(fd, out)) events |= kSelectsOut;
-    if (in_set(fd, except)) events |= kSelectsExcept;
-    if (events != 0) fds[used++] = {fd, events, 0};
-  }
-  for (;;) {
-    const int n = poll_streams(fds, used, deadline, mask);
-    if (n < 0) return -1;
-    int found = 0;
-    for (nfds_t i = 0; n > 0 && i < used; ++i) {
-      if ((fds[i].revents & POLLNVAL) != 0) {
-        errno = EBADF;
-        return -1;
-      }
-      // What poll() reports unasked may be nothing to select(): do not ask for it again.
-      if (fds[i].revents != 0 && (fds[i].revents & fds[i].events) == 0) fds[i].fd = -1;
-      if ((fds[i].revents & fds[i].events) != 0) ++found;
-    }
-    if (found > 0 || n == 0) break;
-  }
-  for (fd_set* set : {in, out, except}) {
-    if (set != nullptr) FD_ZERO(set);
-  }
-  int bits = 0;
-  for (nfds_t i = 0; i < used; ++i) {
-    const auto tell = [&](short selects, fd_set* set) noexcept {
-      if ((fds[i].events & selects & ~POLLERR) == 0 || (fds[i].revents & selects) == 0) return;
-      FD_SET(fds[i].fd, set);
-      ++bits;
-    };
-    if (fds[i].fd < 0) continue;
-    tell(kSelectsIn, in);
-    tell(kSelectsOut, out);
-    tell(kSelectsExcept, except);
-  }
-  return bits;
-}
-
-}  // namespace
-
 int rr_poll(pollfd* fds, nfds_t count, int timeout_ms) {
   if (fds == nullptr || !any_managed(fds, count)) return real().poll(fds, count, timeout_ms);
   const std::int64_t deadline = deadline_of(timeout_ms);
@@ -308,7 +209,7 @@ int rr_poll(pollfd* fds, nfds_t count, int timeout_ms) {
 
 int rr_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
   std::int64_t deadline;
-  if (fds == nullptr || !deadline_of(timeout, deadline) || !any_managed(fds, count)) {
+  if (fds == nullptr || !deadline_from(timeout, deadline) || !any_managed(fds, count)) {
     return real().ppoll(fds, count, timeout, mask);
   }
   return cancellation::point<poll_streams>(fds, count, deadline, mask);
@@ -327,48 +228,31 @@ int rr___ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sig
   return rr_ppoll(fds, count, timeout, mask);
 }
 
-int rr_select(int count, fd_set* in, fd_set* out, fd_set* except, timeval* timeout) {
-  const bool valid = count >= 0 && count <= FD_SETSIZE &&
-                     (timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0));
-  if (!valid || !any_managed(count, in, out, except)) {
-    return real().select(count, in, out, except, timeout);
-  }
-  std::int64_t deadline = kForever;
-  if (timeout != nullptr && timeout->tv_sec < kForever / 2'000'000'000) {
-    const std::int64_t length =
-        timeout->tv_sec * 1'000'000'000 + std::int64_t{timeout->tv_usec} * 1000;
-    deadline = length == 0 ? 0 : sys::now_ns() + length;
-  }
-  const int result = cancellation::point<select_streams>(count, in, out, except, deadline, nullptr);
-  if (timeout != nullptr && deadline != kForever) {
-    // Linux says how much was left.
-    const std::int64_t left =
-        deadline == 0 ? 0 : std::max<std::int64_t>(0, deadline - sys::now_ns());
-    timeout->tv_sec = left / 1'000'000'000;
-    timeout->tv_usec = left % 1'000'000'000 / 1000;
-  }
-  return result;
-}
-
-int rr_pselect(int count, fd_set* in, fd_set* out, fd_set* except, const timespec* timeout,
-               const sigset_t* mask) {
-  std::int64_t deadline;
-  if (count < 0 || count > FD_SETSIZE || !deadline_of(timeout, deadline) ||
-      !any_managed(count, in, out, except)) {
-    return real().pselect(count, in, out, except, timeout, mask);
-  }
-  return cancellation::point<select_streams>(count, in, out, except, deadline, mask);
-}
-
 namespace {
 
 RR_NOINLINE int control_epoll(int epfd, int op, int fd, epoll_event* event) {
-  const SocketRef socket = descriptors::find(fd);
+  SocketRef socket = descriptors::find(fd);
   int result;
-  if (socket.stream() != nullptr && epolls::control(epfd, op, fd, socket, event, result)) {
-    return result;
+  for (;;) {
+    if (socket.stream() != nullptr && epolls::control(epfd, op, fd, socket, event, result)) {
+      if (result == 0 || errno != ECANCELED) return result;
+    } else if (op != EPOLL_CTL_ADD || (!socket && !descriptors::Change::under_way())) {
+      result = real().epoll_ctl(epfd, op, fd, event);
+      break;
+    }
+    // A stream that is being closed is unknown here before it is to the kernel, and its file may
+    // outlast its number: what was added then nobody could take out.
+    SocketRef now;
+    bool same;
+    {
+      const descriptors::Change none_is_closed;
+      now = descriptors::find(fd);
+      same = now.get() == socket.get();
+      if (same) result = real().epoll_ctl(epfd, op, fd, event);
+    }
+    if (same) break;
+    socket = std::move(now);
   }
-  result = real().epoll_ctl(epfd, op, fd, event);
   if (result == 0 && op == EPOLL_CTL_ADD) {
     descriptors::note_epoll_add(fd, epfd);
     if (socket.epoll() != nullptr) socket.epoll()->watch();
@@ -415,16 +299,20 @@ class Outside {
 // `in_kernel` is libc's call, `deadline` its time-out as CLOCK_MONOTONIC has it. Holds nothing that would
 // need a destructor.
 template <typename Deadline, typename Wait>
-int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask,
+int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask, bool sleeps,
                     Deadline deadline, Wait in_kernel) {
   while (!epolls::holds_streams(epfd)) {
     int found = 0;
-    Outside outside;
-    // Perhaps it got its first stream just now, from somebody who did not see us come.
-    const bool still = !descriptors::managed(epfd);
-    if (still) found = in_kernel();
-    outside.end();
-    if (!still) continue;
+    if (!sleeps) {
+      found = in_kernel();  // nobody has to wake us
+    } else {
+      Outside outside;
+      // Perhaps it got its first stream just now, from somebody who did not see us come.
+      const bool still = !descriptors::managed(epfd);
+      if (still) found = in_kernel();
+      outside.end();
+      if (!still) continue;
+    }
     if (found <= 0 || EpollSet::made() == 0) return found;
     return after_kernel(epfd, events, found, max, deadline(), mask);
   }
@@ -435,28 +323,34 @@ int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask
 
 RR_NOINLINE int epoll_wait_anywhere(int epfd, epoll_event* events, int max, int timeout_ms) {
   return wait_for_events(
-      epfd, events, max, nullptr, [&] { return deadline_of(timeout_ms); },
+      epfd, events, max, nullptr, timeout_ms != 0, [&] { return deadline_of(timeout_ms); },
       [&] { return real().epoll_wait(epfd, events, max, timeout_ms); });
 }
 
 RR_NOINLINE int epoll_pwait_anywhere(int epfd, epoll_event* events, int max, int timeout_ms,
                                      const sigset_t* mask) {
   return wait_for_events(
-      epfd, events, max, mask, [&] { return deadline_of(timeout_ms); },
+      epfd, events, max, mask, timeout_ms != 0, [&] { return deadline_of(timeout_ms); },
       [&] { return real().epoll_pwait(epfd, events, max, timeout_ms, mask); });
 }
 
 RR_NOINLINE int epoll_pwait2_anywhere(int epfd, epoll_event* events, int max,
                                       const timespec* timeout, const sigset_t* mask) {
-  const auto in_kernel = [&] { return real().epoll_pwait2(epfd, events, max, timeout, mask); };
+  const auto in_kernel = [&] {
+    if (real().epoll_pwait2 != nullptr)
+      return real().epoll_pwait2(epfd, events, max, timeout, mask);
+    // By number, beside a libc that is older than the call.
+    return static_cast<int>(
+        sys::call(SYS_epoll_pwait2, epfd, events, max, timeout, mask, _NSIG / 8));
+  };
   std::int64_t unused;
-  if (!deadline_of(timeout, unused)) return in_kernel();
+  if (!deadline_from(timeout, unused)) return in_kernel();
   const auto deadline = [&] {
     std::int64_t out;
-    deadline_of(timeout, out);
+    deadline_from(timeout, out);
     return out;
   };
-  return wait_for_events(epfd, events, max, mask, deadline, in_kernel);
+  return wait_for_events(epfd, events, max, mask, true, deadline, in_kernel);
 }
 
 }  // namespace

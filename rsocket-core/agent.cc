@@ -383,7 +383,7 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   if (lone_rendezvous_ >= 0) sys::close_quietly(std::exchange(lone_rendezvous_, -1));
   new (&shm_) std::unique_ptr<Transport>;
   new (&verbs_) std::unique_ptr<Transport>;
-  verbs_tried_ = false;
+  verbs_again_ns_ = 0;
 }
 
 // ---- The agent thread
@@ -489,6 +489,7 @@ void Agent::serve(const StreamPtr& stream) noexcept {
     }
     for (;;) {
       stream->service();
+      log_move(watched);
       drop_request(*stream);
       note_kept_by_peer(stream);
       if (!unknown_.empty() && stream->role() == StreamRole::kAccept &&

@@ -39,6 +39,8 @@ struct AgentOptions {
   stats::Segment* segment = nullptr;  // not owned; may be null
   // One line about a decision, for the log. Called on any thread; may be null.
   void (*log)(const char* line) noexcept = nullptr;
+  // Whether such a line would be written, now; null: always.
+  bool (*wants_log)() noexcept = nullptr;
   // What an operator has asked of the program that this process was before.
   control::Mode mode = control::Mode::kAuto;
   // The policy's edits; all null, or none. watch_policy: a descriptor that is readable when the
@@ -125,8 +127,8 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::size_t kPeerMemoryEntries = 1024;
   static constexpr std::size_t kMaxUnknownRequests = 1024;
   static constexpr std::int64_t kListenWaitNs = 3'000'000'000;  // verbs libraries may take one
-  // A listener's address that another process answers for, of which nobody tells when it stops: from the
-  // first to the longest pause.
+  // A listener's address that another process answers for, of which nobody tells when it stops, or for
+  // which something was short: from the first to the longest pause.
   static constexpr std::int64_t kListenAgainNs = 1'000'000'000;
   static constexpr std::int64_t kLongestListenPauseNs = 32'000'000'000;
   // A connection that waits to be accepted may be accepted by another process of the family.
@@ -168,7 +170,13 @@ class Agent final : public StreamHost, public TransportEvents {
   };
   // What became of a listener at each transport; agent thread.
   struct Answering {
-    enum class At : std::uint8_t { kNowhere, kHere, kElsewhere, kFailed };
+    enum class At : std::uint8_t {
+      kNowhere,
+      kHere,
+      kElsewhere,
+      kNotYet,  // memory or descriptors were short; tried again
+      kFailed
+    };
     At shm = At::kNowhere;
     At rdma = At::kNowhere;
   };
@@ -192,6 +200,8 @@ class Agent final : public StreamHost, public TransportEvents {
     int channel_fd = -1;
     std::int64_t deadline_ns = 0;  // as it stands in deadlines_
     PromotionId promotion = 0;
+    bool told_of_channel = false;  // the log was, and of no return yet
+    bool told_of_reset = false;
   };
   struct Promotion {
     StreamPtr stream;
@@ -298,6 +308,8 @@ class Agent final : public StreamHost, public TransportEvents {
   void remember_without(const Endpoint& peer) noexcept;
   void log_decision(const Stream& stream, const char* what, Reason reason,
                     Reason peer_reason) noexcept;
+  // That it has moved since it was looked at last.
+  void log_move(Watched& watched) noexcept;
 
   const AgentOptions options_;
   stats::Segment* segment_;
@@ -359,7 +371,7 @@ class Agent final : public StreamHost, public TransportEvents {
   Answering found_;  // whether found_at_ was asked for
   std::unique_ptr<Transport> shm_;
   std::unique_ptr<Transport> verbs_;
-  bool verbs_tried_ = false;
+  std::int64_t verbs_again_ns_ = 0;  // when a transport is tried for next, while there is none
   Reason verbs_why_ = Reason::kNone;
 };
 

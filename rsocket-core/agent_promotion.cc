@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "rsocket-core/agent.h"
@@ -28,6 +29,13 @@ bool is_on_this_host(const Endpoint& endpoint) noexcept {
   return local;
 }
 
+// Whether what keeps a transport from its work may be over soon: a device may come up after the program, and a
+// library cannot be loaded where descriptors are short.
+bool passes(Reason why) noexcept {
+  return why == Reason::kNoDescriptors || why == Reason::kNoMemory ||
+         why == Reason::kNoRdmaDevice || why == Reason::kNoVerbsLibrary;
+}
+
 }  // namespace
 
 Transport* Agent::shm_transport(Reason& why) noexcept {
@@ -42,14 +50,15 @@ Transport* Agent::shm_transport(Reason& why) noexcept {
 }
 
 Transport* Agent::verbs_transport(Reason& why) noexcept {
-  if (!verbs_tried_) {
-    verbs_tried_ = true;
+  if (verbs_ == nullptr && sys::now_ns() >= verbs_again_ns_) {
     verbs_why_ = Reason::kNoVerbsLibrary;
     if (options_.load_verbs != nullptr) verbs_.reset(options_.load_verbs(*this, verbs_why_));
     if (verbs_ != nullptr && !watch(verbs_->event_fd(), kVerbsCookie)) {
       verbs_.reset();
       verbs_why_ = Reason::kNoMemory;
     }
+    verbs_again_ns_ = passes(verbs_why_) ? sys::now_ns() + kListenAgainNs
+                                         : std::numeric_limits<std::int64_t>::max();
   }
   why = verbs_why_;
   return verbs_.get();
@@ -57,7 +66,7 @@ Transport* Agent::verbs_transport(Reason& why) noexcept {
 
 void Agent::log_decision(const Stream& stream, const char* what, Reason reason,
                          Reason peer_reason) noexcept {
-  if (options_.log == nullptr) return;
+  if (options_.log == nullptr || (options_.wants_log != nullptr && !options_.wants_log())) return;
   try {
     char line[512];
     const std::string local = stream.tuple().local.to_string();
@@ -70,6 +79,21 @@ void Agent::log_decision(const Stream& stream, const char* what, Reason reason,
                   peer_reason != Reason::kNone ? reason_text(peer_reason) : "");
     options_.log(line);
   } catch (const std::bad_alloc&) {
+  }
+}
+
+void Agent::log_move(Watched& watched) noexcept {
+  const Stream& stream = *watched.stream;
+  const State state = stream.state();
+  if (state == State::kOnChannel && !watched.told_of_channel) {
+    watched.told_of_channel = true;
+    log_decision(stream, "goes over its channel", Reason::kNone, Reason::kNone);
+  } else if (state == State::kOnTcp && watched.told_of_channel) {
+    watched.told_of_channel = false;
+    log_decision(stream, "is back on TCP", stream.reason(), stream.peer_reason());
+  } else if (state == State::kReset && !watched.told_of_reset) {
+    watched.told_of_reset = true;
+    log_decision(stream, "is reset", stream.reason(), stream.peer_reason());
   }
 }
 
@@ -259,8 +283,9 @@ void Agent::do_listen(const Endpoint& local) noexcept {
     // Whoever has the name may end, and then somebody of those who share the listener has to answer.
     at = reason == Reason::kNone ? At::kHere
          : reason == Reason::kBusy ? At::kElsewhere
-                                   : At::kFailed;
-    if (at == At::kElsewhere && !told_of_leader_) {
+         : passes(reason)            ? At::kNotYet
+                                     : At::kFailed;
+    if (at == At::kNotYet || (at == At::kElsewhere && !told_of_leader_)) {
       listen_again_ns_ = std::min(listen_again_ns_, sys::now_ns() + listen_pause_ns_);
     }
     if (at == before || at == At::kHere || options_.log == nullptr) return;
@@ -276,7 +301,7 @@ void Agent::do_listen(const Endpoint& local) noexcept {
   };
   try {
     Answering& answering = answering_[local];
-    const auto open = [](At at) noexcept { return at == At::kNowhere || at == At::kElsewhere; };
+    const auto open = [](At at) noexcept { return at != At::kHere && at != At::kFailed; };
     if (listener.shm && open(answering.shm)) {
       told_of_leader_ = false;
       settle("shm", answering.shm, listen_shm(local));

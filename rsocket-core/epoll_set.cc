@@ -204,7 +204,12 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
   item.events = POLLIN | POLLOUT;
   item.woken = on_news;
   stream->waiters().add(item);
-  stream->in_epoll_sets().fetch_add(1, std::memory_order_relaxed);
+  // Who closes says so and then looks who is here. One of the two sees the other.
+  if ((stream->in_epoll_sets().fetch_add(1, std::memory_order_acq_rel) & Stream::kEntersNoMore) !=
+      0) {
+    erase(item);
+    return ECANCELED;
+  }
   if (disabled) return 0;
   changed(item);
   return 0;
@@ -607,22 +612,34 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
 // there when a change of the carrier is over, for which a send waits.
 int EpollSet::promise_room(std::uint64_t wait, epoll_event* out, int max) noexcept {
   if (max == 0 || !std::exchange(held_, false) || !Stream::any_switches()) return 0;
+  const std::size_t first = promise_from_;
+  promise_from_ = 0;
   int n = 0;
-  for (const auto& [key, item] : items_) {
-    constexpr std::uint32_t kOther = EPOLLET | EPOLLONESHOT;
-    if ((item->mask & kOther) != 0 || (item->mask & kOutput) == 0 || item->told_in == wait) continue;
-    const Stream::PollPlan plan = item->stream->plan_poll(poll_bits(item->mask), Stream::Arm::kNever);
-    if (!plan.frozen || !item->stream->room_is_near()) continue;
-    held_ = true;
-    if (n == max) break;
-    // And what is there to be read, wherever it is.
-    pollfd now{kernel_number(*item), plan.kernel_events, 0};
-    timespec zero{0, 0};
-    const bool there = plan.use_kernel && sys::ppoll(&now, 1, &zero, nullptr) > 0;
-    out[n].events = static_cast<std::uint32_t>(plan.ready) | (item->mask & kOutput) |
-                    (there ? static_cast<std::uint32_t>(now.revents) : 0);
-    out[n++].data = item->data;
-    item->told_in = wait;
+  // From where the last wait had no place for more, to the end, and then from the beginning.
+  for (const bool behind : {true, false}) {
+    std::size_t place = 0;
+    for (const auto& [key, item] : items_) {
+      if ((place++ >= first) != behind) continue;
+      constexpr std::uint32_t kOther = EPOLLET | EPOLLONESHOT;
+      if ((item->mask & kOther) != 0 || (item->mask & kOutput) == 0 || item->told_in == wait)
+        continue;
+      const Stream::PollPlan plan =
+          item->stream->plan_poll(poll_bits(item->mask), Stream::Arm::kNever);
+      if (!plan.frozen || !item->stream->room_is_near()) continue;
+      held_ = true;
+      if (n == max) {
+        promise_from_ = place - 1;
+        return n;
+      }
+      // And what is there to be read, wherever it is.
+      pollfd now{kernel_number(*item), plan.kernel_events, 0};
+      timespec zero{0, 0};
+      const bool there = plan.use_kernel && sys::ppoll(&now, 1, &zero, nullptr) > 0;
+      out[n].events = static_cast<std::uint32_t>(plan.ready) | (item->mask & kOutput) |
+                      (there ? static_cast<std::uint32_t>(now.revents) : 0);
+      out[n++].data = item->data;
+      item->told_in = wait;
+    }
   }
   return n;
 }
@@ -705,9 +722,14 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       kernel_first_ = !kernel_first_;
       ours_most = kernel_first_ ? max / 2 : max;
       if (number == 0) number = ++waits_;
-      if (std::exchange(owes_promise_, false)) {
+      // And so with what is promised, which is neither's turn.
+      promises_ = owes_promise_ && !promises_;
+      if (promises_) {
         n = promise_room(number, out, max);
-        if (n > 0) ours_most = max;
+        if (n > 0) {
+          ours_most = max;
+          kernel_first_ = !kernel_first_;
+        }
       }
       n += collect(number, out + n, std::max(ours_most - n, 0));
       owes_promise_ = n >= max && held_;

@@ -50,8 +50,9 @@ class EpollSet {
   EpollSet(const EpollSet&) = delete;
   EpollSet& operator=(const EpollSet&) = delete;
 
-  // As epoll_ctl(2): 0 or an errno. A stream may be here under several numbers of its file, once each.
-  // `disabled`: it has fired, and waits for modify() (EPOLLONESHOT).
+  // As epoll_ctl(2): 0 or an errno. A stream may be here under several numbers of its file, once
+  // each. `disabled`: it has fired, and waits for modify() (EPOLLONESHOT). ECANCELED: its last
+  // number is being closed.
   int add(const StreamPtr& stream, int fd, const epoll_event& event, bool disabled) noexcept
       RR_EXCLUDES(mutex_);
   // ENOENT: the stream is not here under this number, and is the kernel's to answer for.
@@ -194,6 +195,8 @@ class EpollSet {
   bool kernel_first_ RR_GUARDED_BY(mutex_) = false;
   bool held_ RR_GUARDED_BY(mutex_) = false;  // a look found no room, as a stream changes its carrier
   bool owes_promise_ RR_GUARDED_BY(mutex_) = false;  // there was no place for promise_room()
+  bool promises_ RR_GUARDED_BY(mutex_) = false;      // the last wait began with it
+  std::size_t promise_from_ RR_GUARDED_BY(mutex_) = 0;  // where it goes on, in the order of items_
   bool again_ RR_GUARDED_BY(mutex_) = false;  // a look has put something into the inner instance
   bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say

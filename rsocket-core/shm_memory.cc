@@ -72,6 +72,7 @@ Reason shm_reason_of(int error) noexcept {
       return Reason::kNoDescriptors;
     case ENOMEM:
     case ENOBUFS:
+    case ENOSPC:  // max_user_watches of epoll
       return Reason::kNoMemory;
     default:
       return Reason::kQpError;

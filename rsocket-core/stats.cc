@@ -1,5 +1,6 @@
 #include "rsocket-core/stats.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -42,7 +43,43 @@ bool ensure_directory(const char* directory) noexcept {
          S_ISDIR(st.st_mode);
 }
 
+void add_to(std::atomic<std::uint64_t>& sum, const std::atomic<std::uint64_t>& part) noexcept {
+  Counters::add(sum, part.load(std::memory_order_relaxed));
+}
+
 }  // namespace
+
+void StreamCounts::clear() noexcept {
+  for (int i = 0; i < 2; ++i) {
+    traffic.tx_bytes[i].store(0, std::memory_order_relaxed);
+    traffic.rx_bytes[i].store(0, std::memory_order_relaxed);
+    traffic.tx_messages[i].store(0, std::memory_order_relaxed);
+    traffic.rx_messages[i].store(0, std::memory_order_relaxed);
+  }
+  stalls.store(0, std::memory_order_relaxed);
+  promotions.store(0, std::memory_order_relaxed);
+  resumptions.store(0, std::memory_order_relaxed);
+  tx_sizes.clear();
+  rx_sizes.clear();
+  waits.clear();
+  waited_ns.store(0, std::memory_order_relaxed);
+}
+
+void StreamCounts::add(const StreamCounts& other) noexcept {
+  for (int i = 0; i < 2; ++i) {
+    add_to(traffic.tx_bytes[i], other.traffic.tx_bytes[i]);
+    add_to(traffic.rx_bytes[i], other.traffic.rx_bytes[i]);
+    add_to(traffic.tx_messages[i], other.traffic.tx_messages[i]);
+    add_to(traffic.rx_messages[i], other.traffic.rx_messages[i]);
+  }
+  add_to(stalls, other.stalls);
+  add_to(promotions, other.promotions);
+  add_to(resumptions, other.resumptions);
+  tx_sizes.add(other.tx_sizes);
+  rx_sizes.add(other.rx_sizes);
+  waits.add(other.waits);
+  add_to(waited_ns, other.waited_ns);
+}
 
 Segment* Segment::create(const char* directory, const char* program) noexcept {
   if (!ensure_directory(directory)) return nullptr;
@@ -50,7 +87,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   if (segment == nullptr) return nullptr;
   const int length = std::snprintf(segment->path_, sizeof segment->path_, "%s/%d", directory,
                                    static_cast<int>(sys::getpid()));
-  segment->bytes_ = kHeaderBytes + sizeof(StreamSlot) * kSlots;
+  segment->bytes_ = kSlotsOffset + sizeof(StreamSlot) * kSlots;
   segment->free_ = static_cast<std::uint32_t*>(std::malloc(sizeof(std::uint32_t) * kSlots));
   int fd = -1;
   if (segment->free_ != nullptr && length > 0 &&
@@ -69,7 +106,10 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   void* memory = MAP_FAILED;
   if (fd >= 0) {
     sys::call(SYS_fchmod, fd, 0644);  // whatever the umask took away
-    if (sys::call(SYS_ftruncate, fd, segment->bytes_) == 0) {
+    const auto reserves = [&] {
+      return sys::call(SYS_fallocate, fd, 0, 0, kSlotsOffset) == 0 || errno == EOPNOTSUPP;
+    };
+    if (sys::call(SYS_ftruncate, fd, segment->bytes_) == 0 && reserves()) {
       memory = mmap(nullptr, segment->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
     sys::close(fd);
@@ -80,12 +120,16 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
     return nullptr;
   }
   segment->header_ = new (memory) SegmentHeader;
-  segment->slots_ = reinterpret_cast<StreamSlot*>(static_cast<std::byte*>(memory) + kHeaderBytes);
+  auto* const begin = static_cast<std::byte*>(memory);
+  segment->rules_ = reinterpret_cast<RuleSlot*>(begin + kHeaderBytes);
+  segment->slots_ = reinterpret_cast<StreamSlot*>(begin + kSlotsOffset);
   SegmentHeader& h = *segment->header_;
   h.version = kSegmentVersion;
   h.header_bytes = kHeaderBytes;
   h.slot_bytes = sizeof(StreamSlot);
   h.slots = kSlots;
+  h.rule_bytes = sizeof(RuleSlot);
+  h.rules = kRules;
   h.pid = static_cast<std::uint32_t>(sys::getpid());
   h.start_ticks = own_start_ticks();
   h.pid_namespace = own_pid_namespace();
@@ -101,34 +145,56 @@ Segment::~Segment() {
   std::free(free_);
 }
 
+void Segment::lock() noexcept {
+  constexpr unsigned kSpins = 64;
+  for (unsigned spins = 0; busy_.test_and_set(std::memory_order_acquire);) {
+    // Who has it may need this processor.
+    if (++spins % kSpins == 0) {
+      const timespec nap{0, 20'000};
+      sys::call(SYS_nanosleep, &nap, nullptr);
+    }
+  }
+}
+
+// Writing to a hole of the file where no memory is left for it would end the program with SIGBUS.
+bool Segment::has_memory(const StreamSlot& slot) const noexcept {
+  constexpr std::uintptr_t kPage = 4096;
+  const auto begin = reinterpret_cast<std::uintptr_t>(&slot) / kPage * kPage;
+  const auto end = reinterpret_cast<std::uintptr_t>(&slot + 1);
+  const int saved = errno;
+  // Kernels before 5.14 do not know it.
+  const bool lacks = sys::call(SYS_madvise, begin, (end - begin + kPage - 1) / kPage * kPage,
+                               MADV_POPULATE_WRITE) != 0 &&
+                     errno != EINVAL;
+  errno = saved;
+  return !lacks;
+}
+
 StreamSlot* Segment::acquire() noexcept {
   const signals::Later not_now;
-  while (busy_.test_and_set(std::memory_order_acquire)) {
-  }
+  lock();
   std::uint32_t index = kSlots;
   if (free_count_ > 0) {
     index = free_[--free_count_];
   } else if (header_->slots_used.load(std::memory_order_relaxed) < kSlots) {
     index = header_->slots_used.load(std::memory_order_relaxed);
-    header_->slots_used.store(index + 1, std::memory_order_relaxed);
+    if (has_memory(slots_[index])) {
+      header_->slots_used.store(index + 1, std::memory_order_relaxed);
+    } else {
+      index = kSlots;
+    }
   }
-  busy_.clear(std::memory_order_release);
+  unlock();
   if (index == kSlots) return nullptr;
   StreamSlot& slot = slots_[index];
   begin(slot);
-  for (int i = 0; i < 2; ++i) {
-    slot.counters.tx_bytes[i].store(0, std::memory_order_relaxed);
-    slot.counters.rx_bytes[i].store(0, std::memory_order_relaxed);
-    slot.counters.tx_messages[i].store(0, std::memory_order_relaxed);
-    slot.counters.rx_messages[i].store(0, std::memory_order_relaxed);
-  }
-  slot.stalls.store(0, std::memory_order_relaxed);
-  slot.promotions.store(0, std::memory_order_relaxed);
-  slot.resumptions.store(0, std::memory_order_relaxed);
+  slot.counts.clear();
+  slot.stalled_since_ns.store(0, std::memory_order_relaxed);
   slot.reason.store(0, std::memory_order_relaxed);
   slot.peer_reason.store(0, std::memory_order_relaxed);
   slot.state.store(0, std::memory_order_relaxed);
   slot.channel = ChannelInfo{};
+  slot.rule_index = 0;
   slot.in_use.store(1, std::memory_order_relaxed);
   end(slot);
   return &slot;
@@ -136,21 +202,60 @@ StreamSlot* Segment::acquire() noexcept {
 
 void Segment::release(StreamSlot* slot) noexcept {
   const signals::Later not_now;
-  Counters& closed = header_->closed;
-  const Counters& c = slot->counters;
-  while (busy_.test_and_set(std::memory_order_acquire)) {
-  }
+  lock();
+  std::atomic<std::uint64_t>& closings = header_->closings;
+  const std::uint64_t before = closings.load(std::memory_order_relaxed);
+  closings.store(before + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  header_->closed.add(slot->counts);
+  rules_[slot->rule_index].closed.add(slot->counts);
   begin(*slot);
-  for (int i = 0; i < 2; ++i) {
-    Counters::add(closed.tx_bytes[i], c.tx_bytes[i].load(std::memory_order_relaxed));
-    Counters::add(closed.rx_bytes[i], c.rx_bytes[i].load(std::memory_order_relaxed));
-    Counters::add(closed.tx_messages[i], c.tx_messages[i].load(std::memory_order_relaxed));
-    Counters::add(closed.rx_messages[i], c.rx_messages[i].load(std::memory_order_relaxed));
-  }
   slot->in_use.store(0, std::memory_order_relaxed);
+  slot->closed_at.store(before + 2, std::memory_order_relaxed);
   end(*slot);
+  closings.store(before + 2, std::memory_order_release);
   free_[free_count_++] = static_cast<std::uint32_t>(slot - slots_);
-  busy_.clear(std::memory_order_release);
+  unlock();
+}
+
+void Segment::count_closed(const StreamSlot& slot) noexcept {
+  const signals::Later not_now;
+  lock();
+  std::atomic<std::uint64_t>& closings = header_->closings;
+  const std::uint64_t before = closings.load(std::memory_order_relaxed);
+  closings.store(before + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  header_->closed.add(slot.counts);
+  rules_[slot.rule_index].closed.add(slot.counts);
+  closings.store(before + 2, std::memory_order_release);
+  unlock();
+}
+
+std::uint8_t Segment::rule_index(const char* name) noexcept {
+  static_assert(kRules <= 256);
+  constexpr std::uint32_t kLast = kRules - 1;
+  std::uint32_t index = 0;
+  // Names that are written never change.
+  const auto find = [&](std::uint32_t used) noexcept {
+    while (index < used &&
+           std::strncmp(rules_[index].name, name, sizeof rules_[index].name - 1) != 0) {
+      ++index;
+    }
+    return index < used;
+  };
+  if (find(header_->rules_used.load(std::memory_order_acquire))) {
+    return static_cast<std::uint8_t>(std::min(index, kLast));
+  }
+  const signals::Later not_now;
+  lock();
+  const std::uint32_t used = header_->rules_used.load(std::memory_order_relaxed);
+  if (!find(used) && used < kRules) {
+    std::snprintf(rules_[index].name, sizeof rules_[index].name, "%s",
+                  index < kLast ? name : "(others)");
+    header_->rules_used.store(used + 1, std::memory_order_release);
+  }
+  unlock();
+  return static_cast<std::uint8_t>(std::min(index, kLast));
 }
 
 void Segment::remove_file() noexcept {

@@ -3,13 +3,19 @@
 //
 //   <directory>/<pid>   0644, made when the process first meets a TCP connection or listener
 //
-//   0            4096                  4096 + sizeof(StreamSlot)
-//   | header     | slot 0              | slot 1 ...        (sparse: untouched slots take no memory)
+//   0            4096                  kSlotsOffset            + sizeof(StreamSlot)
+//   | header     | rule 0 | rule 1 ... | slot 0                | slot 1 ...
+//                                        (sparse: untouched slots take no memory)
 //
 // Publication: a slot's identity (everything that is not atomic) changes only between two
-// increments of `sequence` (odd while it changes); a reader copies the slot, and believes the copy if
-// `sequence` was even and equal before and after. Counters are relaxed atomics: each is exact, but
-// two of them may be from slightly different moments.
+// increments of `sequence` (odd while it changes); a reader copies the slot, and believes the copy
+// if `sequence` was even and equal before and after. Counters are relaxed atomics: each is exact,
+// but two of them may be from slightly different moments.
+//
+// Totals: what a stream has counted moves to the header and to its rule when it ends. `closings`
+// says which closings the header has (odd while one is added), and a slot the last one that
+// happened in it: so a reader that has seen a stream live knows whether the header, read later, has
+// it too.
 #pragma once
 
 #include <atomic>
@@ -18,14 +24,17 @@
 
 #include "rsocket-core/channel.h"
 #include "rsocket-core/endpoint.h"
+#include "rsocket-core/histogram.h"
 #include "rsocket-core/reason.h"
 #include "rsocket-core/state.h"
 
 namespace ringroad::stats {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54535252;  // "RRST"
-inline constexpr std::uint32_t kSegmentVersion = 4;
+inline constexpr std::uint32_t kSegmentVersion = 5;
 inline constexpr std::uint32_t kSlots = 16384;
+inline constexpr std::uint32_t kRules =
+    64;  // that are counted apart; what comes later shares the last
 inline constexpr std::size_t kHeaderBytes = 4096;
 inline constexpr const char* kDefaultDirectory = "/dev/shm/ringroad";  // RINGROAD_RUNTIME_DIR
 
@@ -41,6 +50,23 @@ struct Counters {
   static void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) noexcept {
     counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   }
+};
+
+// What a stream counts, and what is left of all that have ended.
+struct StreamCounts {
+  Counters traffic;
+  std::atomic<std::uint64_t> stalls;  // sends that found no room in the ring
+  std::atomic<std::uint64_t> promotions;
+  std::atomic<std::uint64_t> resumptions;
+  Log2Histogram tx_sizes;  // bytes of the program's sends, whatever carried them
+  Log2Histogram rx_sizes;
+  // From a send that finds no room in the ring to one that does, in wait_units(): as long as a
+  // thread that may sleep is kept. One that may not may come back later than it could.
+  Log2Histogram waits;
+  std::atomic<std::uint64_t> waited_ns;  // the sum of these
+
+  void clear() noexcept;
+  void add(const StreamCounts& other) noexcept;  // one caller at a time
 };
 
 enum class PolicyStatus : std::uint32_t {
@@ -75,36 +101,52 @@ struct SegmentHeader {
   std::atomic<std::uint32_t> max_channels{};  // the policy's; 0: none could be made yet
   std::atomic<std::uint32_t> channels{};      // that streams have
   std::atomic<std::uint64_t> channels_given_back{};  // by streams that were not used
-  // Streams that are gone; add the live ones to get the process' totals.
-  Counters closed{};
+  // Streams that are gone; add the live ones to get the process' totals. See "Totals" above.
+  std::atomic<std::uint64_t> closings{};
+  StreamCounts closed{};
   std::atomic<std::uint64_t> streams_opened{};
   std::atomic<std::uint64_t> streams_promoted{};
   std::atomic<std::uint64_t> promotions_refused[static_cast<unsigned>(Reason::kCount)]{};
   std::uint64_t pid_namespace = 0;  // inode of /proc/PID/ns/pid: where `pid` means something
   // What the name of its control socket has behind this file's (control.h). Empty: there is none yet.
   char control_suffix[32] = {};
+  std::uint32_t rule_bytes = 0;
+  std::uint32_t rules = 0;
+  std::atomic<std::uint32_t> rules_used{};  // the names of these are written
 };
 static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
+
+// What streams of one rule have done. Its name never changes; a rule that an edit of the policy has
+// taken away stays.
+struct RuleSlot {
+  char name[64] = {};
+  std::atomic<std::uint64_t> opened{};
+  std::atomic<std::uint64_t> promoted{};
+  std::atomic<std::uint64_t> refused[static_cast<unsigned>(Reason::kCount)]{};
+  StreamCounts closed{};
+};
+inline constexpr std::size_t kSlotsOffset =
+    kHeaderBytes + (sizeof(RuleSlot) * kRules + 4095) / 4096 * 4096;
 
 struct StreamSlot {
   std::atomic<std::uint32_t> sequence{};
   std::atomic<std::uint32_t> in_use{};
   std::uint64_t id = 0;
   std::uint8_t role = 0;  // 0 connect, 1 accept
-  std::uint8_t unused[3] = {};
+  std::uint8_t rule_index = 0;
+  std::uint8_t unused[2] = {};
   std::int32_t fd = -1;  // as the program numbers it; the first one if it was dup'ed
   Endpoint local{};
   Endpoint remote{};
-  char rule[48] = {};
+  char rule[64] = {};
   std::atomic<std::uint8_t> state{};   // State
   std::atomic<std::uint8_t> reason{};  // Reason, at this end
   std::atomic<std::uint8_t> peer_reason{};
   std::atomic<std::uint8_t> descriptors_extra{};  // beyond those of the channel
   ChannelInfo channel{};                          // zero while there is none
-  Counters counters{};
-  std::atomic<std::uint64_t> stalls{};       // sends that found no room in the ring
-  std::atomic<std::uint64_t> promotions{};
-  std::atomic<std::uint64_t> resumptions{};
+  StreamCounts counts{};
+  std::atomic<std::int64_t> stalled_since_ns{};  // CLOCK_MONOTONIC; 0: no send waits for room
+  std::atomic<std::uint64_t> closed_at{};        // `closings` with the last stream that ended here
 };
 
 // What stands beside a process' own file (stats_files.cc). None of these throws; errno is kept.
@@ -129,8 +171,18 @@ class Segment {
   // A slot in use whose counters are zero; its identity is to be filled in between begin() and end().
   // Null when all are taken.
   StreamSlot* acquire() noexcept;
-  // Adds the slot's counters to the header's and frees it.
+  // Adds the slot's counters to the header's and its rule's, and frees it.
   void release(StreamSlot* slot) noexcept;
+  bool owns(const StreamSlot* slot) const noexcept {
+    return slot >= slots_ && slot < slots_ + kSlots;
+  }
+  // The counters of a stream that found no slot, when it ends.
+  void count_closed(const StreamSlot& slot) noexcept;
+  // Where the rule of this name is counted: made if need be, the last one for all when there are
+  // too many.
+  std::uint8_t rule_index(const char* name) noexcept;
+  // REQUIRES: an index from rule_index().
+  RuleSlot& rule(std::uint8_t index) noexcept { return rules_[index]; }
   // And the control socket beside it.
   void remove_file() noexcept;
   const char* path() const noexcept { return path_; }
@@ -150,7 +202,12 @@ class Segment {
  private:
   Segment() noexcept = default;
 
+  void lock() noexcept;
+  bool has_memory(const StreamSlot& slot) const noexcept;
+  void unlock() noexcept { busy_.clear(std::memory_order_release); }
+
   SegmentHeader* header_ = nullptr;
+  RuleSlot* rules_ = nullptr;
   StreamSlot* slots_ = nullptr;
   std::size_t bytes_ = 0;
   std::uint32_t* free_ = nullptr;  // stack of freed slot numbers

@@ -36,6 +36,10 @@ Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int 
     static stats::StreamSlot nobody_reads;
     slot_ = own_slot_ != nullptr ? own_slot_.get() : &nobody_reads;
   }
+  if (segment_ != nullptr) {
+    rule_index_ = segment_->rule_index(config_.rule);
+    segment_->rule(rule_index_).opened.fetch_add(1, std::memory_order_relaxed);
+  }
   publish_identity();
   publish_state();
 }
@@ -45,11 +49,12 @@ Stream::~Stream() {
   if (owns_fd_) sys::close_quietly(fd());
   if (const std::uint64_t share = take_share(); share != 0) host_->release_share(share);
   if (segment_ == nullptr) return;
-  if (own_slot_ != nullptr) {
-    segment_->header().unlisted.fetch_sub(1, std::memory_order_relaxed);
-  } else {
+  if (segment_->owns(slot_)) {
     segment_->release(slot_);
+    return;
   }
+  if (own_slot_ != nullptr) segment_->count_closed(*own_slot_);
+  segment_->header().unlisted.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Stream::publish_identity() noexcept {
@@ -60,6 +65,7 @@ void Stream::publish_identity() noexcept {
   slot_->local = tuple_.local;
   slot_->remote = tuple_.remote;
   std::memcpy(slot_->rule, config_.rule, sizeof slot_->rule);
+  slot_->rule_index = rule_index_;
   if (channel_ != nullptr) {
     channel_->info(slot_->channel);
   } else {

@@ -44,7 +44,7 @@ enum class StreamRole : std::uint8_t { kConnect = 0, kAccept = 1 };
 
 // What the policy rule says about one connection.
 struct StreamConfig {
-  char rule[48] = {};
+  char rule[64] = {};
   bool via_shm = false;
   bool via_rdma = false;
   char device[32] = {};
@@ -120,6 +120,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int fd() const noexcept { return fd_.load(std::memory_order_relaxed); }
   State state() const noexcept { return state_.load(std::memory_order_acquire); }
   Reason reason() const noexcept { return reason_.load(std::memory_order_relaxed); }
+  Reason peer_reason() const noexcept {
+    return reason_from_wire(slot_->peer_reason.load(std::memory_order_relaxed));
+  }
 
   // ---- The program's calls (stream_io.cc). As recv(2), send(2): the result, or -1 and errno.
   // SIGPIPE is raised here unless MSG_NOSIGNAL is given.
@@ -174,7 +177,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::uint64_t tcp_arrivals(bool& ends) noexcept;
   // After a sleep: takes the channel's wake-up in, and tells the other waiters.
   void after_sleep(const Waiter* taker = nullptr) noexcept;
-  // In how many EpollSets it is.
+  // In how many EpollSets it is; with this bit it enters none any more, as its last number is being
+  // closed.
+  static constexpr unsigned kEntersNoMore = 1U << 31;
   std::atomic<unsigned>& in_epoll_sets() noexcept { return in_epoll_sets_; }
   WaitList& waiters() noexcept { return waiters_; }
 
@@ -223,7 +228,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   }
   // Messages that went over a channel, either way; ever more.
   std::uint64_t messages_on_channel() const noexcept {
-    const stats::Counters& counters = slot_->counters;
+    const stats::Counters& counters = slot_->counts.traffic;
     return counters.tx_messages[1].load(std::memory_order_relaxed) +
            counters.rx_messages[1].load(std::memory_order_relaxed);
   }
@@ -356,6 +361,15 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::int64_t io_deadline(bool sending) noexcept;
   short channel_ready(short events) noexcept;
   void count(bool sent, bool channel, std::size_t bytes) noexcept;
+  // What a call of the program's has transferred in all.
+  void count_size(bool sent, std::size_t bytes) noexcept {
+    (sent ? slot_->counts.tx_sizes : slot_->counts.rx_sizes).add(bytes);
+  }
+  bool is_stalled() const noexcept RR_REQUIRES(tx_mutex_) {
+    return slot_->stalled_since_ns.load(std::memory_order_relaxed) != 0;
+  }
+  void stall_begins() noexcept RR_REQUIRES(tx_mutex_);
+  void stall_ends() noexcept RR_REQUIRES(tx_mutex_);
 
   enum class Source : std::uint8_t { kTcp, kTcpUpToBoundary, kRing, kNothing };
   Source source() const noexcept RR_REQUIRES(rx_mutex_);
@@ -456,6 +470,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   stats::Segment* const segment_;
   stats::StreamSlot* slot_ = nullptr;  // own_slot_ when the segment is full or missing
   std::unique_ptr<stats::StreamSlot> own_slot_;
+  std::uint8_t rule_index_ = 0;  // in segment_
   const std::uint64_t id_;
   const StreamRole role_;
   const FourTuple tuple_;

@@ -424,7 +424,7 @@ void Stream::back_on_tcp() noexcept {
   given_back_ = Passage();
   come_back_ = Passage();
   channel_.reset();
-  slot_->resumptions.fetch_add(1, std::memory_order_relaxed);
+  slot_->counts.resumptions.fetch_add(1, std::memory_order_relaxed);
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   publish_identity();
   reset_if_killed(false);

@@ -79,15 +79,30 @@ void for_each_piece(const iovec* iov, int count, std::size_t skip, std::size_t l
 }  // namespace
 
 void Stream::count(bool sent, bool channel, std::size_t bytes) noexcept {
-  stats::Counters& c = slot_->counters;
+  stats::Counters& c = slot_->counts.traffic;
   stats::Counters::add(sent ? c.tx_bytes[channel] : c.rx_bytes[channel], bytes);
 }
 
 void Stream::count_kernel_io(bool sent, ssize_t result) noexcept {
   if (result <= 0) return;
-  stats::Counters& c = slot_->counters;
+  stats::Counters& c = slot_->counts.traffic;
   stats::Counters::add(sent ? c.tx_bytes[0] : c.rx_bytes[0], static_cast<std::size_t>(result));
   stats::Counters::add(sent ? c.tx_messages[0] : c.rx_messages[0], 1);
+  count_size(sent, static_cast<std::size_t>(result));
+}
+
+void Stream::stall_begins() noexcept {
+  stats::Counters::add(slot_->counts.stalls, 1);
+  if (is_stalled()) return;
+  slot_->stalled_since_ns.store(sys::now_ns(), std::memory_order_relaxed);
+}
+
+void Stream::stall_ends() noexcept {
+  const std::int64_t since = slot_->stalled_since_ns.load(std::memory_order_relaxed);
+  const auto waited = static_cast<std::uint64_t>(std::max<std::int64_t>(sys::now_ns() - since, 0));
+  slot_->counts.waits.add(stats::wait_units(waited));
+  stats::Counters::add(slot_->counts.waited_ns, waited);
+  slot_->stalled_since_ns.store(0, std::memory_order_relaxed);
 }
 
 void Stream::note_use(std::size_t messages, std::size_t bytes) noexcept {
@@ -143,8 +158,10 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags, Sleep sleep) no
       if (r.step == Step::kDone) {
         count(true, by_channel, r.bytes);
         if (done == 0) {
-          stats::Counters::add(slot_->counters.tx_messages[by_channel], 1);
+          stats::Counters::add(slot_->counts.traffic.tx_messages[by_channel], 1);
         }
+        if (done + r.bytes >= total) count_size(true, total);
+        if (is_stalled()) stall_ends();
       }
     }
     if (r.step == Step::kDone) {
@@ -178,6 +195,10 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags, Sleep sleep) no
         return -1;
       }
     }
+  }
+  if (done < total && done > 0) {
+    MutexLock lock(tx_mutex_);
+    count_size(true, done);
   }
   note_use(1, done);
   errno = saved_errno;
@@ -241,7 +262,7 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
       }
       if (view.size == 0) {
         if (channel_->control_pending() || channel_->failed()) return {Step::kService, 0, 0};
-        slot_->stalls.fetch_add(1, std::memory_order_relaxed);
+        stall_begins();
         return {Step::kWouldBlock, 0, 0};
       }
       const std::size_t limit = std::min(view.size, kCommitBytes);
@@ -315,11 +336,18 @@ ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
   std::size_t done = 0;
   std::int64_t deadline = 0;
   bool serviced = false;
+  bool sized = false;
   for (;;) {
     IoResult r;
     {
       MutexLock lock(rx_mutex_);
       r = try_recv(iov, count_iov, done, flags);
+      // More may come of this call only where that is to fill the buffers, or goes on elsewhere.
+      const bool last = done + r.bytes >= total || (!fill && !r.more_elsewhere);
+      if (last && r.bytes > 0 && (flags & MSG_PEEK) == 0) {
+        count_size(false, done + r.bytes);
+        sized = true;
+      }
     }
     // Once: what is there may be a frame of the peer's and bytes behind it.
     if (r.between_carriers && !std::exchange(serviced, true)) r.step = Step::kService;
@@ -353,7 +381,13 @@ ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
       }
     }
   }
-  if (done > 0 && (flags & MSG_PEEK) == 0) note_use(1, done);
+  if (done > 0 && (flags & MSG_PEEK) == 0) {
+    if (!sized) {
+      MutexLock lock(rx_mutex_);
+      count_size(false, done);
+    }
+    note_use(1, done);
+  }
   errno = saved_errno;
   return static_cast<ssize_t>(done);
 }
@@ -385,7 +419,7 @@ Stream::IoResult Stream::try_recv(const iovec* iov, int count_iov, std::size_t s
   }
   if (r.step == Step::kDone && r.bytes > 0 && (flags & MSG_PEEK) == 0) {
     count(false, by_channel, r.bytes);
-    if (skip == 0) stats::Counters::add(slot_->counters.rx_messages[by_channel], 1);
+    if (skip == 0) stats::Counters::add(slot_->counts.traffic.rx_messages[by_channel], 1);
   }
   return r;
 }

@@ -208,7 +208,7 @@ bool Stream::spin_until_ready(short events) noexcept {
   const unsigned score = spin_score_.load(std::memory_order_relaxed);
   if (score == 0) {
     // Given up for now; look now and then whether replies have become quick.
-    const std::uint64_t seen = slot_->counters.rx_messages[1].load(std::memory_order_relaxed);
+    const std::uint64_t seen = slot_->counts.traffic.rx_messages[1].load(std::memory_order_relaxed);
     if ((seen & 63) != 0) return false;
   }
   const std::int64_t budget = config_.spin_ns * (score == 0 ? 1 : score) / kMaxSpinScore;

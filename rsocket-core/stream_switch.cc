@@ -110,8 +110,9 @@ void Stream::promotion_refused(Reason reason, Reason peer_reason) noexcept {
     MutexLock rx(rx_mutex_);
     slot_->peer_reason.store(static_cast<std::uint8_t>(peer_reason), std::memory_order_relaxed);
     if (segment_ != nullptr) {
-      segment_->header().promotions_refused[static_cast<unsigned>(reason)].fetch_add(
-          1, std::memory_order_relaxed);
+      const auto why = static_cast<unsigned>(reason);
+      segment_->header().promotions_refused[why].fetch_add(1, std::memory_order_relaxed);
+      segment_->rule(rule_index_).refused[why].fetch_add(1, std::memory_order_relaxed);
     }
     if (state() == State::kConnecting) {
       step(StreamEvent::kRefused, reason);
@@ -269,9 +270,10 @@ void Stream::maybe_switched() noexcept {
   tx_ = Tx::kChannel;
   deadline_ns_ = kForever;
   step(StreamEvent::kSwitched, Reason::kNone);
-  slot_->promotions.fetch_add(1, std::memory_order_relaxed);
+  slot_->counts.promotions.fetch_add(1, std::memory_order_relaxed);
   if (segment_ != nullptr) {
     segment_->header().streams_promoted.fetch_add(1, std::memory_order_relaxed);
+    segment_->rule(rule_index_).promoted.fetch_add(1, std::memory_order_relaxed);
   }
   retries_ = room_pauses_ = 0;
   switched_ns_ = sys::now_ns();

@@ -29,11 +29,12 @@ EventChannel::EventChannel(const VerbsHost& host) noexcept
     : host_(host), channel_(rdma_create_event_channel()) {
   if (channel_ == nullptr) return;
   channel_->fd = host_.adopt_fd(channel_->fd);
-  if (!make_nonblocking(channel_->fd)) {
-    host_.release_fd(channel_->fd);
-    rdma_destroy_event_channel(channel_);
-    channel_ = nullptr;
-  }
+  if (channel_->fd >= 0 && make_nonblocking(channel_->fd)) return;
+  const int error = errno;
+  host_.release_fd(channel_->fd);
+  rdma_destroy_event_channel(channel_);
+  channel_ = nullptr;
+  errno = error;
 }
 
 EventChannel::~EventChannel() {

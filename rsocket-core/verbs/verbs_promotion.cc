@@ -153,6 +153,7 @@ void VerbsTransport::advance(Attempts::iterator attempt, const CmEvent& event) n
 }
 
 Reason VerbsTransport::on_address(Attempt& attempt) noexcept {
+  if (const Reason why = devices_->know(attempt.cm_id->verbs); why != Reason::kNone) return why;
   if (!is_device(attempt.cm_id.get(), attempt.params.device)) return Reason::kNoRdmaDevice;
   attempt.step = Step::kResolvingRoute;
   return rdma_resolve_route(attempt.cm_id.get(), kResolveMs) == 0 ? Reason::kNone
@@ -286,48 +287,13 @@ void VerbsTransport::give_up(Attempts::iterator attempt, Reason reason,
   host_.events->on_refused(*this, id, reason, peer_reason);
 }
 
-// librdmacm opens a device once, and forked children inherit what it has opened: queue pairs that parent
-// and child made there would be one's as much as the other's, and so would be the news of them. So
-// theirs are made on a device that this process has opened, and librdmacm's serves to find it.
-Reason VerbsTransport::use_own_device(rdma_cm_id* id, std::shared_ptr<ibv_context>& own) noexcept {
-  ibv_context* const librarys = id->verbs;
-  for (const Device& known : devices_) {
-    if (known.librarys != librarys) continue;
-    own = known.own;
-    id->verbs = own.get();
-    return Reason::kNone;
-  }
-  librarys->cmd_fd = host_.share_fd(librarys->cmd_fd);
-  librarys->async_fd = host_.share_fd(librarys->async_fd);
-  ibv_context* const device = ibv_open_device(librarys->device);
-  if (device == nullptr) return reason_of_errno(errno, false);
-  device->cmd_fd = host_.adopt_fd(device->cmd_fd);
-  device->async_fd = host_.adopt_fd(device->async_fd);
-  try {
-    own.reset(device, [host = host_](ibv_context* closed) {
-      host.release_fd(closed->cmd_fd);
-      host.release_fd(closed->async_fd);
-      ibv_close_device(closed);
-    });
-    const int flags = sys::fcntl(device->async_fd, F_GETFL);
-    if (flags < 0 || sys::fcntl(device->async_fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
-        !watch(device->async_fd)) {
-      return Reason::kNoDescriptors;
-    }
-    devices_.push_back({librarys, own});
-  } catch (const std::bad_alloc&) {
-    return Reason::kNoMemory;
-  }
-  id->verbs = device;
-  return Reason::kNone;
-}
-
 Reason VerbsTransport::make_channel(PromotionId id, Attempt& attempt,
                                     std::uint32_t ring_bytes) noexcept {
   rdma_cm_id* cm_id = attempt.cm_id.get();
   if (!valid_ring_bytes(ring_bytes)) return Reason::kBadRequest;
   std::shared_ptr<ibv_context> device;
-  if (const Reason why = use_own_device(cm_id, device); why != Reason::kNone) return why;
+  if (const Reason why = devices_->own(cm_id->verbs, device); why != Reason::kNone) return why;
+  cm_id->verbs = device.get();
   Endpoint peer;
   if (!Endpoint::from_sockaddr(rdma_get_peer_addr(cm_id), sizeof(sockaddr_storage), peer)) {
     return Reason::kBadRequest;

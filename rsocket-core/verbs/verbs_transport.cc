@@ -53,6 +53,7 @@ Reason VerbsTransport::open() noexcept {
   epoll_fd_ = sys::epoll_create1(EPOLL_CLOEXEC);
   if (epoll_fd_ < 0) return Reason::kNoDescriptors;
   epoll_fd_ = host_.adopt_fd(epoll_fd_);
+  devices_.emplace(host_, epoll_fd_);
   timer_fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   if (timer_fd_ < 0) return Reason::kNoDescriptors;
   timer_fd_ = host_.adopt_fd(timer_fd_);
@@ -63,6 +64,7 @@ VerbsTransport::~VerbsTransport() {
   attempts_.clear();
   listeners_.clear();
   alone_.reset();
+  devices_.reset();
   for (const int fd : {timer_fd_, epoll_fd_}) {
     if (fd < 0) continue;
     host_.release_fd(fd);
@@ -105,6 +107,7 @@ Reason VerbsTransport::make_listener(const Endpoint& at, CmId& out) noexcept {
       rdma_listen(raw, kBacklog) != 0) {
     return errno == EADDRINUSE ? Reason::kBusy : reason_of_errno(errno, false);
   }
+  if (const Reason why = devices_->know(raw->verbs); why != Reason::kNone) return why;
   out = std::move(id);
   return Reason::kNone;
 }
@@ -126,6 +129,7 @@ void VerbsTransport::unlisten(const Endpoint& local) noexcept {
 }
 
 void VerbsTransport::dispatch() noexcept {
+  devices_->leave_removed([this](const ibv_context* own) { end_channels_on(own); });
   take_cm_events();
   take_async_events();
   expire();
@@ -139,6 +143,7 @@ void VerbsTransport::take_cm_events() noexcept {
     event.type = raw->event;
     event.status = raw->status;
     event.cm_id = raw->id;
+    event.device = raw->id->verbs;
     event.promotion = promotion_of(raw->id);
     const rdma_conn_param& param = raw->param.conn;
     const bool carries_data = event.type == RDMA_CM_EVENT_CONNECT_REQUEST ||
@@ -159,23 +164,33 @@ void VerbsTransport::on_cm_event(const CmEvent& event) noexcept {
     on_request_event(event);
     return;
   }
-  if (event.promotion == 0) {
-    if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL) leave_device(event.cm_id);
+  if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
+    on_removal(event);
     return;
   }
+  if (event.promotion == 0) return;
   if (const auto attempt = attempts_.find(event.promotion); attempt != attempts_.end()) {
     advance(attempt, event);
     return;
   }
   if (event.type == RDMA_CM_EVENT_DISCONNECTED || event.type == RDMA_CM_EVENT_TIMEWAIT_EXIT) {
     end_channel(event.promotion, Reason::kPeerGone);
-  } else if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL) {
+  }
+}
+
+void VerbsTransport::on_removal(const CmEvent& event) noexcept {
+  if (const auto own = devices_->leave(event.device); own != nullptr) end_channels_on(own.get());
+  if (event.promotion == 0) {
+    leave_listener(event.cm_id);
+  } else if (const auto attempt = attempts_.find(event.promotion); attempt != attempts_.end()) {
+    give_up(attempt, Reason::kQpError, Reason::kNone);
+  } else {
     end_channel(event.promotion, Reason::kQpError);
   }
 }
 
 // A listener at one address holds the device that has it: nobody could take that away while we do.
-void VerbsTransport::leave_device(const rdma_cm_id* listener) noexcept {
+void VerbsTransport::leave_listener(const rdma_cm_id* listener) noexcept {
   for (auto& [local, known] : listeners_) {
     if (known.cm_id.get() != listener) continue;
     known.cm_id.reset();
@@ -248,10 +263,14 @@ void VerbsTransport::end_channel(PromotionId id, Reason reason,
   if (ended) host_.events->on_channel_event(*this, id);
 }
 
+void VerbsTransport::end_channels_on(const ibv_context* device) noexcept {
+  for (const PromotionId id : registry_->ids()) end_channel(id, Reason::kQpError, device);
+}
+
 void VerbsTransport::take_async_events() noexcept {
-  for (const Device& device : devices_) {
+  devices_->each([this](ibv_context* device) {
     ibv_async_event event{};
-    while (ibv_get_async_event(device.own.get(), &event) == 0) {
+    while (ibv_get_async_event(device, &event) == 0) {
       PromotionId promotion = 0;
       bool fatal = false;
       switch (event.event_type) {
@@ -277,12 +296,10 @@ void VerbsTransport::take_async_events() noexcept {
       } else if (promotion != 0) {
         end_channel(promotion, Reason::kQpError);
       } else if (fatal) {
-        for (const PromotionId id : registry_->ids()) {
-          end_channel(id, Reason::kQpError, device.own.get());
-        }
+        end_channels_on(device);
       }
     }
-  }
+  });
 }
 
 void VerbsTransport::expire() noexcept {

@@ -12,15 +12,16 @@
 // Every step has a deadline of its own (one timerfd), since the CM's run to a minute. event_fd() is
 // an epoll instance over the CM's events, the devices' asynchronous events and that timer.
 //
-// Descriptors of a process: 3 here (epoll, timer, CM), 2 a device, 1 a channel.
+// Descriptors of a process: 3 here (epoll, timer, CM), 4 a device and 1 for all of these, 1 a channel.
 #pragma once
 
 #include <map>
 #include <memory>
-#include <vector>
+#include <optional>
 
 #include "rsocket-core/transport.h"
 #include "rsocket-core/verbs/channel_registry.h"
+#include "rsocket-core/verbs/open_devices.h"
 #include "rsocket-core/verbs/queue_pair.h"
 #include "rsocket-core/verbs/verbs_channel.h"
 
@@ -78,16 +79,13 @@ class VerbsTransport final : public Transport {
     std::int64_t again_ns = 0;  // when that is looked for next
     std::int64_t pause_ns = 0;
   };
-  struct Device {
-    const ibv_context* librarys;  // librdmacm's
-    std::shared_ptr<ibv_context> own;
-  };
   // An event of the CM, copied, because the original must be acknowledged before any identifier is
   // destroyed.
   struct CmEvent {
     rdma_cm_event_type type;
     int status;
     rdma_cm_id* cm_id;
+    const ibv_context* device;
     PromotionId promotion;
     std::size_t private_bytes;
     std::uint8_t private_data[256];
@@ -103,12 +101,14 @@ class VerbsTransport final : public Transport {
   void take_async_events() noexcept;
   void on_cm_event(const CmEvent& event) noexcept;
   void on_request_event(const CmEvent& event) noexcept;
-  void leave_device(const rdma_cm_id* listener) noexcept;
+  void on_removal(const CmEvent& event) noexcept;
+  void leave_listener(const rdma_cm_id* listener) noexcept;
   void listen_again(std::int64_t now_ns) noexcept;
   void expire() noexcept;
   void set_timer() noexcept;
   // `device`: only if the channel is on it; null: in any case.
   void end_channel(PromotionId id, Reason reason, const ibv_context* device = nullptr) noexcept;
+  void end_channels_on(const ibv_context* device) noexcept;
 
   // ---- verbs_promotion.cc
   Reason start(PromotionId id, const ConnectParams& params, Attempt& attempt) noexcept;
@@ -119,14 +119,13 @@ class VerbsTransport final : public Transport {
   void on_established(Attempts::iterator attempt, const CmEvent& event) noexcept;
   // Ends an attempt: reports, after everything of it is gone.
   void give_up(Attempts::iterator attempt, Reason reason, Reason peer_reason) noexcept;
-  Reason use_own_device(rdma_cm_id* id, std::shared_ptr<ibv_context>& own) noexcept;
   Reason make_channel(PromotionId id, Attempt& attempt, std::uint32_t ring_bytes) noexcept;
 
   const VerbsHost host_;
   std::shared_ptr<EventChannel> events_;
   std::shared_ptr<ChannelRegistry> registry_;
   ProtectionDomains domains_;
-  std::vector<Device> devices_;
+  std::optional<OpenDevices> devices_;  // from open() on
   std::map<Endpoint, Listener> listeners_;
   CmId alone_;  // listen_alone()
   Attempts attempts_;

@@ -16,9 +16,12 @@ using testing::HasSubstr;
 using testing::Not;
 
 TEST(Command, HelpIsOnStdoutWithStatusZero) {
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"--help"}, {"run", "--help"}, {"ss", "--help"},
-        {"policy", "--help"}, {"version", "--help"}}) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--help"},
+                                                {"run", "--help"},
+                                                {"ss", "--help"},
+                                                {"top", "--help"},
+                                                {"policy", "--help"},
+                                                {"version", "--help"}}) {
     const Result result = ringroad(words);
     EXPECT_EQ(result.status, 0);
     EXPECT_THAT(result.out, HasSubstr("Usage: "));
@@ -27,7 +30,7 @@ TEST(Command, HelpIsOnStdoutWithStatusZero) {
 }
 
 TEST(Command, HelpTellsExamplesAndExitStatuses) {
-  for (const char* command : {"run", "ss"}) {
+  for (const char* command : {"run", "ss", "top"}) {
     const Result result = ringroad({command, "--help"});
     EXPECT_THAT(result.out, HasSubstr("Examples:\n"));
     EXPECT_THAT(result.out, HasSubstr("Exit status:\n"));
@@ -35,10 +38,26 @@ TEST(Command, HelpTellsExamplesAndExitStatuses) {
 }
 
 TEST(Command, WrongArgumentsGiveTwoAndAreToldOnStderr) {
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{}, {"nonsense"}, {"--nonsense"}, {"ss", "nonsense"},
-        {"ss", "--carrier", "pigeon"}, {"ss", "--pid", "x"}, {"ss", "--pid", "-1"},
-        {"ss", "--pid"}, {"ss", "--pid", "1", "2"}, {"version", "x"}, {"policy"}}) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{},
+                                                {"nonsense"},
+                                                {"--nonsense"},
+                                                {"ss", "nonsense"},
+                                                {"ss", "--carrier", "pigeon"},
+                                                {"ss", "--pid", "x"},
+                                                {"ss", "--pid", "-1"},
+                                                {"ss", "--pid"},
+                                                {"ss", "--pid", "1", "2"},
+                                                {"ss", "--sort", "colour"},
+                                                {"ss", "--summary", "--rules"},
+                                                {"ss", "state", "nonsense"},
+                                                {"top", "nonsense"},
+                                                {"top", "--interval", "nan"},
+                                                {"top", "--interval", "0"},
+                                                {"top", "--count", "0"},
+                                                {"top", "--by", "day"},
+                                                {"top", "--sort", "colour"},
+                                                {"version", "x"},
+                                                {"policy"}}) {
     const Result result = ringroad(words);
     EXPECT_EQ(result.status, 2) << testing::PrintToString(words);
     EXPECT_EQ(result.out, "") << testing::PrintToString(words);
@@ -132,7 +151,7 @@ TEST_F(Ss, OnlyTheCarrierThatWasAskedFor) {
   const auto segment = make_segment(folder_);
   add_stream(*segment, 1, "10.0.0.1", 1, "10.0.0.2", 2);
   EXPECT_THAT(ss({"--carrier", "tcp"}).out, HasSubstr("10.0.0.2:2"));
-  EXPECT_EQ(ss({"--carrier", "rdma"}).out, "no stream on rdma\n");
+  EXPECT_EQ(ss({"--carrier", "rdma"}).out, "no stream matches: carrier rdma\n");
 }
 
 TEST_F(Ss, AFileThatCannotBeReadIsNamedAndTheRestShown) {

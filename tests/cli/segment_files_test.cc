@@ -97,6 +97,14 @@ TEST_F(SegmentFiles, AnotherVersionIsNamedWithTheRemedy) {
   EXPECT_THAT(why, HasSubstr("use the ringroad command that came with the preloaded library"));
 }
 
+TEST_F(SegmentFiles, AnotherVersionOfAProcessThatHasEndedMayBeRemoved) {
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) {
+                header.version = stats::kSegmentVersion - 1;
+                header.start_ticks -= 1;
+              }),
+              HasSubstr("its process has ended: remove the file"));
+}
+
 TEST_F(SegmentFiles, OtherSizesOfItsPartsAreRefused) {
   EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.slot_bytes += 8; }),
               HasSubstr("other sizes"));
@@ -153,6 +161,20 @@ TEST_F(SegmentFiles, ASegmentUnderAnotherProcessNumberIsNotBelieved) {
   make_segment(folder_);
   ASSERT_EQ(rename(own_segment(folder_).c_str(), folder_.file("1").c_str()), 0);
   EXPECT_EQ(skipped(), "it says that it belongs to process " + std::to_string(getpid()));
+}
+
+TEST_F(SegmentFiles, OneOfAnotherUserThanTheProcessIsNotBelieved) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  constexpr uid_t kNobody = 65534;
+  make_segment(folder_);
+  ASSERT_EQ(chown(own_segment(folder_).c_str(), kNobody, kNobody), 0);
+  EXPECT_EQ(skipped(), "it belongs to user 65534, and process " + std::to_string(getpid()) + " to another");
+}
+
+TEST_F(SegmentFiles, OneFileUnderManyNamesIsNotReadForEach) {
+  make_segment(folder_);
+  ASSERT_EQ(link(own_segment(folder_).c_str(), folder_.file("other").c_str()), 0);
+  EXPECT_EQ(skipped(), "it has several names");
 }
 
 TEST_F(SegmentFiles, ASymbolicLinkIsNotFollowed) {

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <ctime>
 #include <thread>
+#include <vector>
 
 #include "tests/cli/support.h"
 
@@ -64,17 +65,17 @@ TEST(SegmentReader, EveryFieldOfAStreamComesBack) {
   slot->reason = static_cast<std::uint8_t>(Reason::kMemlock);
   slot->peer_reason = static_cast<std::uint8_t>(Reason::kFork);
   slot->descriptors_extra = 2;
-  slot->counters.tx_bytes[0] = 1;
-  slot->counters.tx_bytes[1] = 2;
-  slot->counters.rx_bytes[0] = 3;
-  slot->counters.rx_bytes[1] = 4;
-  slot->counters.tx_messages[0] = 5;
-  slot->counters.tx_messages[1] = 6;
-  slot->counters.rx_messages[0] = 7;
-  slot->counters.rx_messages[1] = 8;
-  slot->stalls = 9;
-  slot->promotions = 10;
-  slot->resumptions = 11;
+  slot->counts.traffic.tx_bytes[0] = 1;
+  slot->counts.traffic.tx_bytes[1] = 2;
+  slot->counts.traffic.rx_bytes[0] = 3;
+  slot->counts.traffic.rx_bytes[1] = 4;
+  slot->counts.traffic.tx_messages[0] = 5;
+  slot->counts.traffic.tx_messages[1] = 6;
+  slot->counts.traffic.rx_messages[0] = 7;
+  slot->counts.traffic.rx_messages[1] = 8;
+  slot->counts.stalls = 9;
+  slot->counts.promotions = 10;
+  slot->counts.resumptions = 11;
 
   const ProcessReport process = read_own(folder);
   ASSERT_EQ(process.streams.size(), 1U);
@@ -106,9 +107,9 @@ TEST(SegmentReader, EveryFieldOfAStreamComesBack) {
   EXPECT_EQ(stream.traffic.channel.tx_messages, 6U);
   EXPECT_EQ(stream.traffic.tcp.rx_messages, 7U);
   EXPECT_EQ(stream.traffic.channel.rx_messages, 8U);
-  EXPECT_EQ(stream.stalls, 9U);
-  EXPECT_EQ(stream.promotions, 10U);
-  EXPECT_EQ(stream.resumptions, 11U);
+  EXPECT_EQ(stream.measures.stalls, 9U);
+  EXPECT_EQ(stream.measures.promotions, 10U);
+  EXPECT_EQ(stream.measures.resumptions, 11U);
 }
 
 TEST(SegmentReader, TheHeaderComesBack) {
@@ -150,12 +151,12 @@ TEST(SegmentReader, TotalsAreThoseOfClosedAndLiveStreams) {
   const TempFolder folder;
   const auto segment = make_segment(folder);
   StreamSlot* closing = add_stream(*segment, 1, "127.0.0.1", 1, "127.0.0.1", 2);
-  Counters::add(closing->counters.tx_bytes[0], 100);
-  Counters::add(closing->counters.rx_messages[1], 5);
+  Counters::add(closing->counts.traffic.tx_bytes[0], 100);
+  Counters::add(closing->counts.traffic.rx_messages[1], 5);
   segment->release(closing);
   StreamSlot* live = add_stream(*segment, 2, "127.0.0.1", 1, "127.0.0.1", 3);
-  Counters::add(live->counters.tx_bytes[0], 11);
-  Counters::add(live->counters.tx_bytes[1], 7);
+  Counters::add(live->counts.traffic.tx_bytes[0], 11);
+  Counters::add(live->counts.traffic.tx_bytes[1], 7);
 
   const ProcessReport process = read_own(folder);
   ASSERT_EQ(process.streams.size(), 1U);
@@ -246,6 +247,48 @@ TEST(SegmentReader, AnIdentityIsNeverHalfOfOneStreamAndHalfOfAnother) {
   EXPECT_GT(seen, 0U);
 }
 
+// Whatever closes while it is read: each has counted as much, and none has begun.
+TEST(SegmentReader, AStreamThatClosesIsCountedOnceAndNeverNot) {
+  constexpr std::uint64_t kStreams = 8000;
+  constexpr std::uint64_t kBytes = 1000;
+  const TempFolder folder;
+  const auto segment = make_segment(folder);
+  std::vector<StreamSlot*> slots;
+  for (std::uint64_t i = 0; i < kStreams; ++i) {
+    slots.push_back(add_stream(*segment, i, "127.0.0.1", 1, "127.0.0.1", 2));
+    slots.back()->rule_index = segment->rule_index("demo");
+    Counters::add(slots.back()->counts.traffic.tx_bytes[1], kBytes);
+    slots.back()->counts.tx_sizes.add(kBytes);
+  }
+  std::atomic<bool> read_once{false};
+  std::atomic<bool> done{false};
+  std::thread program([&] {
+    while (!read_once) std::this_thread::yield();
+    // From everywhere in the file.
+    for (std::uint64_t i = 0; i < kStreams; ++i) {
+      segment->release(slots[i * 4801 % kStreams]);
+      const timespec pause{0, 1000};
+      if (i % 4 == 0) nanosleep(&pause, nullptr);
+    }
+    done = true;
+  });
+  unsigned meanwhile = 0;
+  bool right = true;
+  while (!done && right) {
+    const ProcessReport process = read_own(folder);
+    read_once = true;
+    meanwhile += !process.streams.empty() && process.streams.size() < kStreams ? 1U : 0U;
+    const Measures measures = process.total_measures();
+    right = process.totals().channel.tx_bytes == kStreams * kBytes &&
+            sum_of(measures.tx_sizes) == kStreams && process.rules.size() == 1 &&
+            process.rules[0].traffic.channel.tx_bytes == kStreams * kBytes;
+    EXPECT_TRUE(right) << process.streams.size() << " live, "
+                       << process.totals().channel.tx_bytes / kBytes << " counted";
+  }
+  program.join();
+  EXPECT_GT(meanwhile, 2U);
+}
+
 TEST(SegmentReader, TotalsNeverFallNorCountTwiceWhileStreamsClose) {
   constexpr int kStreams = 1000;
   constexpr std::uint64_t kBytes = 1000;
@@ -259,7 +302,7 @@ TEST(SegmentReader, TotalsNeverFallNorCountTwiceWhileStreamsClose) {
     for (int i = 0; i < kStreams; ++i) {
       StreamSlot* slot = add_stream(*segment, 100, "127.0.0.1", 1, "127.0.0.1", 2);
       begun += kBytes;
-      Counters::add(slot->counters.tx_bytes[1], kBytes);
+      Counters::add(slot->counts.traffic.tx_bytes[1], kBytes);
       // A program's pace: streams that close faster than they can be read are not promised.
       std::this_thread::sleep_for(std::chrono::microseconds(500));
       segment->release(slot);

@@ -42,9 +42,12 @@ StreamReport on_rdma() {
   stream.channel.descriptors = 3;
   stream.extra_descriptors = 2;
   stream.traffic = {{10, 20, 1, 2}, {3000, 4000, 30, 40}};
-  stream.stalls = 4;
-  stream.promotions = 1;
-  stream.resumptions = 6;
+  stream.measures.stalls = 4;
+  stream.measures.waited_ns = 5000;
+  stream.measures.tx_sizes[6] = 31;
+  stream.measures.waits[2] = 4;
+  stream.measures.promotions = 1;
+  stream.measures.resumptions = 6;
   return stream;
 }
 
@@ -74,6 +77,15 @@ ProcessReport process(pid_t pid, std::vector<StreamReport> streams) {
   return result;
 }
 
+SsView on_carrier(Carrier carrier) {
+  SsView view;
+  view.filter = [carrier](const ProcessReport&, const StreamReport& stream) {
+    return stream.carrier() == carrier;
+  };
+  view.filter_words = std::string("carrier ") + carrier_name(carrier);
+  return view;
+}
+
 TEST(SsText, OneLineAStream) {
   const Snapshot snapshot{{process(4711, {on_rdma(), on_tcp()})}, {}};
   EXPECT_EQ(
@@ -96,7 +108,7 @@ TEST(SsText, AChannelThatDoesNotCarryTheStreamIsNotShown) {
 
 TEST(SsText, NothingAtAllIsSaid) {
   EXPECT_EQ(ss_text({}, {}), "no preloaded processes\n");
-  EXPECT_EQ(ss_text({}, Carrier::kRdma), "no preloaded processes\n");
+  EXPECT_EQ(ss_text({}, on_carrier(Carrier::kRdma)), "no preloaded processes\n");
 }
 
 TEST(SsText, AProcessWithoutStreamsTellsItsPolicy) {
@@ -115,7 +127,7 @@ TEST(SsText, ARefusedPolicyIsToldEvenWhereThereAreStreams) {
   const std::string line =
       "7 mariadbd: policy refused: /etc/ringroad/policy.toml:3:8: error: unknown key\n";
   EXPECT_THAT(ss_text({{refused}, {}}, {}), HasSubstr("\n" + line));
-  EXPECT_THAT(ss_text({{refused}, {}}, Carrier::kRdma), HasSubstr("\n" + line));
+  EXPECT_THAT(ss_text({{refused}, {}}, on_carrier(Carrier::kRdma)), HasSubstr("\n" + line));
   refused.streams.clear();
   EXPECT_THAT(ss_text({{refused}, {}}, {}), HasSubstr("7 mariadbd: no streams; policy refused: "));
 }
@@ -157,11 +169,11 @@ TEST(SsText, AnEndedProcessIsMarked) {
 
 TEST(SsText, OnlyTheCarrierThatWasAskedFor) {
   const Snapshot snapshot{{process(1, {on_rdma(), on_tcp()}), process(2, {})}, {}};
-  EXPECT_THAT(ss_text(snapshot, Carrier::kRdma), HasSubstr("ON_CHANNEL"));
-  EXPECT_THAT(ss_text(snapshot, Carrier::kRdma), Not(HasSubstr("ON_TCP")));
-  EXPECT_THAT(ss_text(snapshot, Carrier::kRdma), Not(HasSubstr("no streams")));
-  EXPECT_THAT(ss_text(snapshot, Carrier::kTcp), Not(HasSubstr("ON_CHANNEL")));
-  EXPECT_EQ(ss_text(snapshot, Carrier::kShm), "no stream on shm\n");
+  EXPECT_THAT(ss_text(snapshot, on_carrier(Carrier::kRdma)), HasSubstr("ON_CHANNEL"));
+  EXPECT_THAT(ss_text(snapshot, on_carrier(Carrier::kRdma)), Not(HasSubstr("ON_TCP")));
+  EXPECT_THAT(ss_text(snapshot, on_carrier(Carrier::kRdma)), Not(HasSubstr("no streams")));
+  EXPECT_THAT(ss_text(snapshot, on_carrier(Carrier::kTcp)), Not(HasSubstr("ON_CHANNEL")));
+  EXPECT_EQ(ss_text(snapshot, on_carrier(Carrier::kShm)), "no stream matches: carrier shm\n");
 }
 
 TEST(SsText, NothingFromAProcessReachesTheTerminalAsAControlCharacter) {
@@ -189,6 +201,20 @@ TEST(SsText, SaysWhenAllChannelsAreTaken) {
 TEST(SsJson, HasTheFormThatItsHelpPromises) {
   ProcessReport one = process(4711, {on_rdma(), on_tcp()});
   one.closed = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+  one.closed_measures.stalls = 3;
+  one.closed_measures.tx_sizes[0] = 2;
+  one.closed_measures.rx_sizes.back() = 1;
+  RuleReport& rule = one.rules.emplace_back();
+  rule.name = "demo";
+  rule.streams = rule.on_channel = 1;
+  rule.opened = 4;
+  rule.promoted = 3;
+  rule.refused[static_cast<unsigned>(Reason::kTimeout)] = 1;
+  rule.traffic = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+  rule.measures.stalls = 2;
+  rule.measures.waited_ns = 3;
+  rule.measures.promotions = 4;
+  rule.measures.resumptions = 5;
   one.streams_opened = 9;
   one.streams_promoted = 8;
   one.unlisted = 7;
@@ -211,7 +237,8 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
        "path_mtu": 4096, "reason": "none", "peer_reason": "none",
        "tx_bytes": {"tcp": 10, "channel": 3000}, "rx_bytes": {"tcp": 20, "channel": 4000},
        "tx_messages": {"tcp": 1, "channel": 30}, "rx_messages": {"tcp": 2, "channel": 40},
-       "stalls": 4, "promotions": 1, "resumptions": 6, "pinned_bytes": 524288,
+       "stalls": 4, "waited_ns": 5000, "promotions": 1, "resumptions": 6, "stalled_ns": 0,
+       "pinned_bytes": 524288,
        "descriptors": 3, "extra_descriptors": 2},
       {"id": 2, "fd": 6, "role": "connect", "local": "10.9.0.1:50000", "remote": "10.9.0.3:3306",
        "rule": "galera", "state": "ON_TCP", "carrier": "tcp", "device": "",
@@ -219,16 +246,26 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
        "path_mtu": 0, "reason": "peer_refused", "peer_reason": "memlock",
        "tx_bytes": {"tcp": 500, "channel": 0}, "rx_bytes": {"tcp": 600, "channel": 0},
        "tx_messages": {"tcp": 7, "channel": 0}, "rx_messages": {"tcp": 8, "channel": 0},
-       "stalls": 0, "promotions": 0, "resumptions": 0, "pinned_bytes": 0,
+       "stalls": 0, "waited_ns": 0, "promotions": 0, "resumptions": 0, "stalled_ns": 0,
+       "pinned_bytes": 0,
        "descriptors": 0, "extra_descriptors": 0}],
     "totals": {
       "tcp": {"tx_bytes": 511, "rx_bytes": 622, "tx_messages": 11, "rx_messages": 14,
               "streams": 1},
       "channel": {"tx_bytes": 3005, "rx_bytes": 4006, "tx_messages": 37, "rx_messages": 48,
                   "streams": 1}},
+    "measures": {"stalls": 7, "waited_ns": 5000, "promotions": 1, "resumptions": 6},
+    "histograms": {"tx_size_bytes": [{"up_to": 1, "count": 2}, {"up_to": 64, "count": 31}],
+                   "rx_size_bytes": [{"up_to": null, "count": 1}],
+                   "wait_ns": [{"up_to": 4096, "count": 4}]},
     "streams_opened": 9, "streams_promoted": 8,
     "channels": {"in_use": 1, "max": 64, "given_back": 5}, "unlisted": 7, "unreadable": 6,
-    "promotions_refused": {"memlock": 2}}]})");
+    "promotions_refused": {"memlock": 2},
+    "rules": [{"name": "demo", "streams": 1, "on_channel": 1, "opened": 4, "promoted": 3,
+      "refused": {"timeout": 1},
+      "tx_bytes": {"tcp": 1, "channel": 5}, "rx_bytes": {"tcp": 2, "channel": 6},
+      "tx_messages": {"tcp": 3, "channel": 7}, "rx_messages": {"tcp": 4, "channel": 8},
+      "stalls": 2, "waited_ns": 3, "promotions": 4, "resumptions": 5}]}]})");
   EXPECT_EQ(json::parse(ss_json({{one}, {}}, {})), expected);
 }
 
@@ -238,7 +275,7 @@ TEST(SsJson, NoProcessesAreAnEmptyArray) {
 
 TEST(SsJson, ACarrierFiltersTheStreamsButNotTheTotals) {
   const json document =
-      json::parse(ss_json({{process(1, {on_rdma(), on_tcp()})}, {}}, Carrier::kTcp));
+      json::parse(ss_json({{process(1, {on_rdma(), on_tcp()})}, {}}, on_carrier(Carrier::kTcp)));
   const json& only = document["processes"][0];
   ASSERT_EQ(only["streams"].size(), 1U);
   EXPECT_EQ(only["streams"][0]["id"], 2);

@@ -26,6 +26,18 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::runtime_error(std::string(what) + ": " + std::strerror(errno));
 }
 
+std::string read_all(int fd) {
+  std::string text;
+  char part[4096];
+  for (ssize_t n; (n = read(fd, part, sizeof part)) > 0;) {
+    text.append(part, static_cast<std::size_t>(n));
+  }
+  close(fd);
+  return text;
+}
+
+}  // namespace
+
 Endpoint endpoint(const char* address, std::uint16_t port) {
   Endpoint result;
   sockaddr_in v4{};
@@ -42,18 +54,6 @@ Endpoint endpoint(const char* address, std::uint16_t port) {
   Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&v6), sizeof v6, result);
   return result;
 }
-
-std::string read_all(int fd) {
-  std::string text;
-  char part[4096];
-  for (ssize_t n; (n = read(fd, part, sizeof part)) > 0;) {
-    text.append(part, static_cast<std::size_t>(n));
-  }
-  close(fd);
-  return text;
-}
-
-}  // namespace
 
 TempFolder::TempFolder() : path_("/tmp/ringroad-cli-test-XXXXXX") {
   require(mkdtemp(path_.data()) != nullptr, "mkdtemp");

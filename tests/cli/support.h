@@ -39,6 +39,8 @@ std::string own_segment(const TempFolder& folder);
 void hand_over(const TempFolder& folder, pid_t pid,
                const std::function<void(stats::SegmentHeader&)>& change = {});
 
+Endpoint endpoint(const char* address, std::uint16_t port);
+
 // A slot that says it is a stream between these two addresses.
 stats::StreamSlot* add_stream(stats::Segment& segment, std::uint64_t id, const char* local,
                               std::uint16_t local_port, const char* remote,

@@ -37,6 +37,9 @@ TEST(Printable, ControlCharactersCannotReachTheTerminal) {
   EXPECT_EQ(printable("a\x1b[2Jb\n\x7f"), "a?[2Jb??");
 }
 
+TEST(Printable, WhatSteersATerminalWithoutUtf8IsReplaced) {
+  EXPECT_EQ(printable("a\x9b" "2Jb\x9d\xc2\x9b" "c\xc3"), "a?2Jb??c?");
+}
 TEST(Printable, OtherTextIsKept) { EXPECT_EQ(printable("règle-1 x"), "règle-1 x"); }
 
 TEST(Table, ColumnsAreAsWideAsTheirWidestCellAndLinesEndWithoutSpaces) {

@@ -140,6 +140,35 @@ TEST(EpollSet, RoomIsToldToWhoComesWhileTheCarrierChanges) {
   }
 }
 
+// What is promised, what is there on the library's side and what is the kernel's take turns.
+TEST(EpollSet, WhoTakesOneEventAtATimeHearsOfAllWhileTheCarrierChanges) {
+  StreamPair changing[2];
+  StreamPair other;
+  const int event = ::eventfd(1, EFD_CLOEXEC);
+  EXPECT_EQ(1, send_text(*other.a, "x"));
+  ASSERT_TRUE(readable(other.b_fd, 1000));
+  Instance instance;
+  epoll_event kernels = event_of(EPOLLIN, 4);
+  ASSERT_EQ(::epoll_ctl(instance.fd, EPOLL_CTL_ADD, event, &kernels), 0);
+  ASSERT_EQ(instance.set->add(other.b, other.b_fd, event_of(EPOLLIN, 3), false), 0);
+  for (std::size_t i = 0; i < std::size(changing); ++i) {
+    StreamPair& p = changing[i];
+    p.start();
+    p.channels_up();
+    for (int k = 0; k < 2000 && !p.a->tx_is_held(); ++k) p.a->service();
+    ASSERT_TRUE(p.a->tx_is_held());
+    ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(EPOLLOUT, i + 1), false), 0);
+  }
+  std::map<std::uint64_t, int> told;
+  constexpr int kWaits = 24;
+  for (int i = 0; i < kWaits; ++i) {
+    for (const auto& [label, events] : instance.ready(1)) ++told[label];
+  }
+  EXPECT_TRUE(changing[0].a->tx_is_held() && changing[1].a->tx_is_held());
+  for (const std::uint64_t label : {1U, 2U, 3U, 4U}) EXPECT_GE(told[label], kWaits / 8) << label;
+  ::close(event);
+}
+
 TEST(EpollSet, RoomIsAnEdgeForWhoFoundNone) {
   StreamPair p(4096);
   p.promote();

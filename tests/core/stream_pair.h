@@ -70,7 +70,9 @@ struct StreamPair {
   explicit StreamPair(std::uint32_t ring = kRing) : StreamPair(StreamConfig{}, ring) {}
 
   // Carried as a test wants it, in all but how they move.
-  explicit StreamPair(StreamConfig config, std::uint32_t ring = kRing) : ring_bytes(ring) {
+  explicit StreamPair(StreamConfig config, std::uint32_t ring = kRing,
+                      stats::Segment* segment = nullptr)
+      : ring_bytes(ring) {
     std::tie(a_fd, b_fd) = tcp_pair();
     config.via_shm = true;
     if (config.promote_messages == StreamConfig{}.promote_messages) config.promote_messages = 0;
@@ -80,10 +82,10 @@ struct StreamPair {
     Endpoint::local_of(a_fd, tuple.local);
     Endpoint::peer_of(a_fd, tuple.remote);
     static std::uint64_t next_id = 1;
-    a = std::make_shared<Stream>(&host, nullptr, next_id++, a_fd, StreamRole::kConnect, tuple, config,
-                                 true);
-    b = std::make_shared<Stream>(&host, nullptr, next_id++, b_fd, StreamRole::kAccept, tuple.reversed(),
+    a = std::make_shared<Stream>(&host, segment, next_id++, a_fd, StreamRole::kConnect, tuple,
                                  config, true);
+    b = std::make_shared<Stream>(&host, segment, next_id++, b_fd, StreamRole::kAccept,
+                                 tuple.reversed(), config, true);
   }
 
   ~StreamPair() {

@@ -7,6 +7,7 @@
 
 #include "cli/segment_reader.h"
 #include "cli/ss_report.h"
+#include "cli/text.h"
 #include "rsocket-core/stats.h"
 #include "tests/fuzz/target.h"
 
@@ -26,9 +27,11 @@ struct File {
   }
 };
 
-bool is_control(char c) {
-  const auto byte = static_cast<unsigned char>(c);
-  return (byte < 0x20 && c != '\n') || byte == 0x7f;
+// What printable() would replace, but for what ends a line.
+bool steers(const std::string& text) {
+  std::string lines = text;
+  std::replace(lines.begin(), lines.end(), '\n', ' ');
+  return cli::printable(lines) != lines;
 }
 
 }  // namespace
@@ -48,11 +51,17 @@ std::string try_segment(Bytes input) {
     header.version = stats::kSegmentVersion;
     header.header_bytes = stats::kHeaderBytes;
     header.slot_bytes = sizeof(stats::StreamSlot);
+    header.rule_bytes = sizeof(stats::RuleSlot);
+    header.rules = stats::kRules;
+    header.rules_used = head >> 4;
     header.slots = static_cast<std::uint32_t>(
         std::min<std::size_t>(given.size() / sizeof(stats::StreamSlot), 8));
     header.slots_used = head >> 4;
     header.pid = static_cast<std::uint32_t>(getpid());
-    bytes.insert(bytes.begin(), stats::kHeaderBytes, 0);
+    // The first bytes are the rules' as well.
+    bytes.insert(bytes.begin(), stats::kSlotsOffset, 0);
+    std::memcpy(bytes.data() + stats::kHeaderBytes, given.data(),
+                std::min(given.size(), stats::kSlotsOffset - stats::kHeaderBytes));
     std::memcpy(bytes.data(), static_cast<const void*>(&header), sizeof header);
   } else if ((head & 2) != 0 && bytes.size() >= 4) {
     const std::uint32_t fixed[] = {stats::kSegmentMagic, stats::kSegmentVersion,
@@ -60,7 +69,7 @@ std::string try_segment(Bytes input) {
     std::memcpy(bytes.data(), fixed, std::min(sizeof fixed, bytes.size()));
   }
   // A slot in the middle of a change is waited for, which tests/cli/segment_reader_test.cc tries.
-  for (std::size_t at = stats::kHeaderBytes; at < bytes.size(); at += sizeof(stats::StreamSlot)) {
+  for (std::size_t at = stats::kSlotsOffset; at < bytes.size(); at += sizeof(stats::StreamSlot)) {
     bytes[at] = static_cast<std::uint8_t>(bytes[at] & 0xfe);
   }
   if (ftruncate(file.fd, 0) != 0 ||
@@ -80,9 +89,11 @@ std::string try_segment(Bytes input) {
     snapshot.skipped.push_back({file.path, why});
   }
   // A process may call itself what it likes, but not steer the operator's terminal.
-  const std::string text = cli::ss_text(snapshot, std::nullopt);
-  if (std::any_of(text.begin(), text.end(), is_control)) return "control characters are shown";
-  cli::ss_json(snapshot, std::nullopt);
+  const cli::SsView all;
+  const std::string text = cli::ss_text(snapshot, all) + cli::ss_summary(snapshot, all) +
+                           cli::ss_rules(snapshot, all) + cli::ss_histograms(snapshot, all);
+  if (steers(text)) return "control characters are shown";
+  cli::ss_json(snapshot, all);
   return descriptors.complaint();
 }
 

@@ -155,6 +155,7 @@ TEST_F(PolicyCommand, CheckPrintsRulesWarningsAndErrorsAsJson) {
   EXPECT_EQ(good["valid"], true);
   EXPECT_EQ(good["files"], nlohmann::json({file_}));
   EXPECT_EQ(good["max_channels"], 1024);
+  EXPECT_EQ(good["log"], "");
   EXPECT_EQ(good["warnings"].size(), 0U);
   ASSERT_EQ(good["rules"].size(), 4U);
   EXPECT_EQ(good["rules"][2],

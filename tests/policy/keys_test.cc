@@ -45,8 +45,21 @@ TEST(Keys, DetectIsFromTenMillisecondsToThirtySeconds) {
 TEST(Keys, MaxChannelsHoldsForTheWholePolicy) {
   const auto policy = must_load("version = 1\nmax_channels = 64\n[[rule]]\nsubnet = \"::/0\"\n");
   EXPECT_EQ(policy->limits().max_channels, 64U);
-  EXPECT_EQ(policy->limits().line, 2U);
+  EXPECT_EQ(policy->limits().max_channels_at.line, 2U);
   EXPECT_EQ(must_load("version = 1\nmax_channels = 65536\n")->limits().max_channels, 65536U);
+}
+
+TEST(Keys, TheLogIsAWordOrAPath) {
+  EXPECT_EQ(must_load("version = 1\n")->limits().log, "");
+  EXPECT_EQ(must_load("version = 1\n")->limits().log_level, "");
+  for (const char* log : {"off", "stderr", "syslog", "journal", "/var/log/ringroad.log"}) {
+    EXPECT_EQ(must_load("version = 1\nlog = \"" + std::string(log) + "\"\n")->limits().log, log);
+  }
+  for (const char* level : {"error", "warn", "info", "debug"}) {
+    EXPECT_EQ(
+        must_load("version = 1\nlog_level = \"" + std::string(level) + "\"\n")->limits().log_level,
+        level);
+  }
 }
 
 TEST(Keys, NameAndPlaceOfARuleAreKept) {

@@ -115,6 +115,14 @@ TEST_F(PolicyFiles, MaxChannelsStandsInOneFileOnly) {
                 ":2; it holds for the whole process, so leave one of them out)\n");
 }
 
+TEST_F(PolicyFiles, TheLogStandsInOneFileOnly) {
+  write("1.toml", "version = 1\nlog = \"off\"\n");
+  write("2.toml", "version = 1\nlog = \"off\"\n");
+  const LoadResult loaded = Policy::load_file(directory_);
+  ASSERT_EQ(loaded.errors.size(), 1U);
+  EXPECT_EQ(loaded.errors[0].message, "\"log\" is given a second time");
+}
+
 TEST_F(PolicyFiles, RulesWithoutANameNeverClash) {
   fs::create_directory(path("d"));
   const LoadResult loaded =

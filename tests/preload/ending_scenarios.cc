@@ -1,4 +1,5 @@
 // A process that ends: what it has sent still arrives.
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -30,6 +31,13 @@ void send_and_end(Actor& a, const std::function<void()>& end) {
   }
 }
 
+// The program that a process becomes.
+struct Heir {
+  const int file = ::open("/bin/true", O_RDONLY | O_CLOEXEC);
+  char name[5] = "true";
+  char* argv[2] = {name, nullptr};
+};
+
 }  // namespace
 
 SCENARIO(exit_right_after_a_send, kEndsItself) {
@@ -58,6 +66,49 @@ SCENARIO(exit_in_a_thread_right_after_a_send, kEndsItself) {
 
 SCENARIO(exec_right_after_a_send, kEndsItself) {
   send_and_end(a, [] { ::execl("/bin/true", "true", static_cast<char*>(nullptr)); });
+}
+
+SCENARIO(execv_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::execv("/bin/true", Heir().argv); });
+}
+
+SCENARIO(execve_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::execve("/bin/true", Heir().argv, environ); });
+}
+
+SCENARIO(execvp_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::execvp("true", Heir().argv); });
+}
+
+SCENARIO(execvpe_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::execvpe("true", Heir().argv, environ); });
+}
+
+SCENARIO(execle_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::execle("/bin/true", "true", static_cast<char*>(nullptr), environ); });
+}
+
+SCENARIO(execlp_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::execlp("true", "true", static_cast<char*>(nullptr)); });
+}
+
+SCENARIO(fexecve_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::fexecve(Heir().file, Heir().argv, environ); });
+}
+
+SCENARIO(execveat_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::execveat(Heir().file, "", Heir().argv, environ, AT_EMPTY_PATH); });
+}
+
+SCENARIO(exec_by_number_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] { ::syscall(SYS_execve, "/bin/true", Heir().argv, environ); });
+}
+
+SCENARIO(exec_of_a_file_by_number_right_after_a_send, kEndsItself) {
+  send_and_end(a, [] {
+    ::syscall(SYS_execveat, Heir().file, "", Heir().argv, environ,
+              static_cast<long>(AT_EMPTY_PATH));
+  });
 }
 
 SCENARIO(close_and_exit_right_after_a_send, kEndsItself) {

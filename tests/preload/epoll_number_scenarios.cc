@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 
 #include "tests/preload/actor.h"
@@ -23,6 +24,7 @@ void number_becomes_anothers(Actor& a, std::uint32_t events) {
     wait(a, epoll, 0);
     copy = ::dup(first);
     ::dup2(second, first);
+    ::close(second);  // the number is the only one that it has now
     add(a, epoll, first, events, 2);
     wait(a, epoll, 0);
   });
@@ -285,6 +287,123 @@ SCENARIO(epoll_under_two_numbers_that_are_closed, 0) {
     a.close(third);
     wait(a, epoll, 0);
   });
+}
+
+namespace {
+
+// A number that is in an instance comes to be something else: `replace` does that, and nobody keeps
+// the file. Nothing must be left of it, which the program could not take out: its waits would never
+// sleep again.
+void number_is_taken_over(Actor& a, std::uint32_t events, bool with_a_copy,
+                          const std::function<void(int fd, int other)>& replace) {
+  const int fd = a.stream();
+  const int other = a.stream();
+  const int level = make();
+  const int nested = make();
+  int copy = -1;
+  for (int i = 0; i < 4; ++i) {
+    a.client([&] { a.send(fd, "ping"); });
+    a.server([&] {
+      a.recv(fd, 9);
+      a.send(fd, "pong");
+    });
+    a.client([&] { a.recv(fd, 9); });
+  }
+  a.client([&] { a.send(fd, "x"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    add(a, level, fd, events, 1);
+    add(a, nested, level, EPOLLIN, 2);
+    wait(a, level, kSoon);
+    if (with_a_copy) copy = ::dup(fd);
+    replace(fd, other);
+    wait(a, level, 20);
+    wait(a, nested, 20);
+    remove(a, level, fd);
+    modify(a, level, fd, EPOLLIN, 5);
+    if (!with_a_copy) return;
+    a.close(copy);
+    wait(a, level, 20);
+    wait(a, nested, 20);
+  });
+  a.server([&] {
+    add(a, level, other, EPOLLIN, 3);
+    wait(a, level, 20);
+  });
+  a.client([&] { a.send(other, "y"); });
+  a.server([&] {
+    a.settle(other, POLLIN, POLLIN);
+    wait(a, level, kSoon);
+    a.recv(other, 9);
+    wait(a, level, 20);
+  });
+  a.client([&] { a.settle(fd, POLLIN, POLLHUP); });
+}
+
+void put_another(int fd, int other) { ::dup2(other, fd); }
+void put_a_pipe(int fd, int) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return;
+  ::dup3(ends[0], fd, O_CLOEXEC);
+  ::close(ends[0]);
+}
+
+}  // namespace
+
+SCENARIO(epoll_dup2_of_a_stream_over_a_ready_one, 0) {
+  number_is_taken_over(a, EPOLLIN | EPOLLOUT, false, put_another);
+}
+SCENARIO(epoll_dup2_of_a_stream_over_a_ready_one_with_a_copy, 0) {
+  number_is_taken_over(a, EPOLLIN, true, put_another);
+}
+SCENARIO(epoll_dup3_of_a_pipe_over_a_ready_one, 0) {
+  number_is_taken_over(a, EPOLLIN | EPOLLRDHUP, false, put_a_pipe);
+}
+SCENARIO(epoll_dup3_of_a_pipe_over_a_ready_one_with_a_copy, 0) {
+  number_is_taken_over(a, EPOLLIN | EPOLLOUT, true, put_a_pipe);
+}
+
+// One thread puts a stream in and takes it out, another one makes something else of its number:
+// whoever comes first, nothing of the stream is left in the instance.
+SCENARIO(epoll_add_races_dup2_over_the_number, 0) {
+  const int epoll = make();
+  const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  constexpr int kRounds = 40;
+  int left = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const int fd = a.stream();
+    for (int i = 0; i < 2; ++i) {
+      if (a.is_client()) ::send(fd, "x", 1, MSG_NOSIGNAL);
+      char byte;
+      if (a.is_server() && ::recv(fd, &byte, 1, 0) == 1) ::send(fd, "y", 1, MSG_NOSIGNAL);
+      if (a.is_client() && ::recv(fd, &byte, 1, 0) != 1) a.log("no answer");
+    }
+    if (a.is_server()) {
+      std::atomic<bool> over{false};
+      Thread adder(a, [&] {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        while (!over.load()) {
+          if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) continue;
+          epoll_event seen{};
+          ::epoll_wait(epoll, &seen, 1, 0);
+          ::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, &event);
+        }
+      });
+      ::usleep(100 + static_cast<useconds_t>(round) % 8 * 50);
+      ::dup2(nothing, fd);
+      over.store(true);
+      adder.join();
+    }
+    a.sync();
+    a.client([&] { ::close(fd); });
+    // Its end would be told.
+    epoll_event seen{};
+    if (a.is_server()) left += ::epoll_wait(epoll, &seen, 1, 5) > 0 ? 1 : 0;
+    a.sync();
+    if (a.is_server()) ::close(fd);
+  }
+  a.log("left %d", left);
 }
 
 }  // namespace ringroad::test

@@ -22,6 +22,13 @@
 
 #include "tests/preload/actor.h"
 
+// glibc names them only where time_t has 32 bits.
+#ifndef SO_TIMESTAMP_NEW
+#define SO_TIMESTAMP_NEW 63
+#define SO_TIMESTAMPNS_NEW 64
+#define SO_TIMESTAMPING_NEW 65
+#endif
+
 namespace ringroad::test {
 namespace {
 
@@ -114,6 +121,9 @@ SCENARIO(timestamps_take_it_back, kComesBack) {
       {"SO_TIMESTAMP", SOL_SOCKET, SO_TIMESTAMP, 1},
       {"SO_TIMESTAMPNS", SOL_SOCKET, SO_TIMESTAMPNS, 1},
       {"SO_TIMESTAMPING", SOL_SOCKET, SO_TIMESTAMPING, 0x18},  // by software, of what is received
+      {"SO_TIMESTAMP_NEW", SOL_SOCKET, SO_TIMESTAMP_NEW, 1},
+      {"SO_TIMESTAMPNS_NEW", SOL_SOCKET, SO_TIMESTAMPNS_NEW, 1},
+      {"SO_TIMESTAMPING_NEW", SOL_SOCKET, SO_TIMESTAMPING_NEW, 0x18},
   };
   for (const Named& option : options) {
     const int fd = a.stream();
@@ -285,6 +295,19 @@ SCENARIO(requests_that_are_the_kernels, kStaysOnChannel) {
     const int copy = ::dup3(fd, 400, O_CLOEXEC);
     a.result("F_GETFD", ::fcntl(copy, F_GETFD));
     a.close(copy);
+  });
+  talk(a, fd);
+}
+
+SCENARIO(a_program_that_filters_its_calls_by_number, kComesBack) {
+  sock_filter nothing[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog filter{1, nothing};
+  const int fd = a.stream();
+  talk(a, fd);
+  a.server([&] {
+    a.result("no_new_privs", ::syscall(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1L, 0L, 0L, 0L));
+    a.result("a filter",
+             ::syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0L, 0L));
   });
   talk(a, fd);
 }

@@ -190,7 +190,7 @@ TEST_F(ForkingTest, WhatTwoProcessesUseStaysOnTcp) {
   EXPECT_TRUE(says(child, client, Reason::kFork));
   EXPECT_TRUE(says(server->pid(), client, Reason::kFork));
   EXPECT_TRUE(client.say(100));
-  EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
+  EXPECT_EQ(report(client.program->pid(), client)->measures.promotions, 0U);
 }
 
 TEST_F(ForkingTest, WhatAnotherProgramKeepsOpenStaysOnTcp) {
@@ -198,7 +198,7 @@ TEST_F(ForkingTest, WhatAnotherProgramKeepsOpenStaysOnTcp) {
   Client client = connect();
   EXPECT_TRUE(client.say(300));
   EXPECT_TRUE(says(server->pid(), client, Reason::kFork));
-  EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
+  EXPECT_EQ(report(client.program->pid(), client)->measures.promotions, 0U);
 }
 
 TEST_F(ForkingTest, WhatAnotherProgramDoesNotKeepIsPromoted) {
@@ -215,7 +215,7 @@ TEST_F(ForkingTest, WhatWasPassedOnStaysOnTcpInTheChildToo) {
   server->write("close\n");
   EXPECT_TRUE(client.say(300));
   EXPECT_TRUE(says(child, client, Reason::kFork));
-  EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
+  EXPECT_EQ(report(client.program->pid(), client)->measures.promotions, 0U);
 }
 
 TEST_F(ForkingTest, WhatTheChildDoesPastTheLibraryIsNoticed) {
@@ -232,14 +232,14 @@ TEST_F(ForkingTest, WhatTheChildDoesPastTheLibraryIsNoticed) {
     ASSERT_LT(Clock::now(), until);
     ASSERT_TRUE(client.say(1));
   }
-  EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
+  EXPECT_EQ(report(client.program->pid(), client)->measures.promotions, 0U);
 }
 
 TEST_F(ForkingTest, AChildWhoseSystemCallsAreFilteredIsLeftAlone) {
   const auto server = start_server({"seccomp"});
   Client client = connect();
   EXPECT_TRUE(client.say(300));
-  EXPECT_EQ(report(client.program->pid(), client)->promotions, 0U);
+  EXPECT_EQ(report(client.program->pid(), client)->measures.promotions, 0U);
 }
 
 TEST_F(EagerForkingTest, ChildrenDoNotKeepWhatTheirParentsLibraryHasOpen) {
@@ -330,7 +330,7 @@ TEST_F(EagerForkingTest, AConnectionThatIsBeingMadeAtAForkStaysOnTcp) {
     ASSERT_TRUE(client.wait_for(said, kTimeoutMs)) << i;
   }
   for (const cli::ProcessReport& one : cli::read_segments(directory_.path() + "/run").processes) {
-    for (const cli::StreamReport& stream : one.streams) EXPECT_EQ(stream.promotions, 0U);
+    for (const cli::StreamReport& stream : one.streams) EXPECT_EQ(stream.measures.promotions, 0U);
   }
 }
 
@@ -419,7 +419,7 @@ TEST_F(ForkingTest, AStreamThatWasOnAChannelAtTheForkReturnsToOneWhenTheChildHas
   Client client = connect();
   const pid_t process = server_of(*server, client);
   ASSERT_TRUE(promoted(process, client));
-  const auto times = [&] { return report(process, client)->promotions; };
+  const auto times = [&] { return report(process, client)->measures.promotions; };
   const std::uint64_t before = times();
   server->write("\n");
   ASSERT_TRUE(server->wait_for("forked.\n", kTimeoutMs));
@@ -437,11 +437,11 @@ TEST_F(ForkingTest, AnExecThatFailsIsNoFarewellToTheChannel) {
   Client client = connect();
   const pid_t process = server_of(*server, client);
   ASSERT_TRUE(promoted(process, client));
-  const std::uint64_t before = report(process, client)->promotions;
+  const std::uint64_t before = report(process, client)->measures.promotions;
   server->write("\n");
   ASSERT_TRUE(server->wait_for("still here.\n", kTimeoutMs));
   EXPECT_TRUE(promoted(process, client));
-  EXPECT_GT(report(process, client)->promotions, before);
+  EXPECT_GT(report(process, client)->measures.promotions, before);
 }
 
 TEST_F(EagerForkingTest, WhatAnOperatorAskedForHoldsForTheProgramThatTheProcessBecomes) {
@@ -487,7 +487,7 @@ TEST_F(EagerForkingTest, WhatAnOperatorAskedForHoldsForTheProgramThatTheProcessB
   client.write("become\n");
   ASSERT_TRUE(client.wait_for("connected.\n" + said + "connected.\n", kTimeoutMs));
   EXPECT_TRUE(talk_until(kept));
-  EXPECT_TRUE(ours([](const auto& s) { return s.promotions == 0; }));
+  EXPECT_TRUE(ours([](const auto& s) { return s.measures.promotions == 0; }));
 }
 
 TEST_F(ForkingTest, AClientsChildIsPromotedWhenTheClientHasEnded) {
@@ -501,7 +501,7 @@ TEST_F(ForkingTest, AClientsChildIsPromotedWhenTheClientHasEnded) {
   const auto promotions = [&] {
     const cli::Snapshot all = cli::read_segments(directory_.path() + "/run");
     for (const cli::ProcessReport& one : all.processes) {
-      if (one.pid == child && !one.streams.empty()) return one.streams[0].promotions;
+      if (one.pid == child && !one.streams.empty()) return one.streams[0].measures.promotions;
     }
     return std::uint64_t{0};
   };

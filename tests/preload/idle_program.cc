@@ -1,6 +1,7 @@
-// idle_program COUNT: what an epoll_wait(2) costs beside descriptors that have nothing to tell. Makes two
-// instances, each with a stream that is used, one with an idle stream beside it and one with COUNT. Says
-// "made", waits for a line, and prints the time that a message takes, with either.
+// idle_program COUNT: what an epoll_wait(2) costs beside descriptors that have nothing to tell.
+// Makes two instances, each with a stream that is used, one with an idle stream beside it and one
+// with COUNT. Says "made", waits for a line, asleep with all of the idle streams, and prints the
+// time that a message takes, with either.
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -118,6 +119,12 @@ int main(int argc, char** argv) {
   many.add(many.used);
   std::printf("made\n");
   std::fflush(stdout);
+  epoll_event line{};
+  line.events = EPOLLIN;
+  line.data.fd = STDIN_FILENO;
+  if (epoll_ctl(many.epoll, EPOLL_CTL_ADD, STDIN_FILENO, &line) != 0) fail("epoll_ctl");
+  if (epoll_wait(many.epoll, &line, 1, -1) != 1 || line.data.fd != STDIN_FILENO) fail("epoll_wait");
+  if (epoll_ctl(many.epoll, EPOLL_CTL_DEL, STDIN_FILENO, &line) != 0) fail("epoll_ctl");
   if (std::getchar() == EOF) return 1;
   for (int round = 0; round < 100; ++round) {
     measure(few);

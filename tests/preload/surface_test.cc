@@ -85,8 +85,8 @@ std::vector<std::string> quoted_in(const std::string& cell) {
   return {std::sregex_token_iterator(cell.begin(), cell.end(), quoted, 1), {}};
 }
 
-std::vector<Row> table() {
-  const std::string heading = "\n## Flags, options and requests\n";
+std::vector<Row> table(const std::string& named = "Flags, options and requests") {
+  const std::string heading = "\n## " + named + "\n";
   const std::string text = text_of(fs::path(RINGROAD_SOURCES) / "docs/compatibility.md");
   const std::size_t from = text.find(heading);
   if (from == std::string::npos) return {};
@@ -102,9 +102,11 @@ std::vector<Row> table() {
   return rows;
 }
 
-Names described() {
+const char kByNumber[] = "System calls by number";
+
+Names described(const std::vector<Row>& rows = table()) {
   Names names;
-  for (const Row& row : table()) {
+  for (const Row& row : rows) {
     for (const std::string& name : row.names) {
       EXPECT_TRUE(names.insert(name).second) << name << " stands there twice";
     }
@@ -124,8 +126,11 @@ TEST(SurfaceTest, WhatTheSourcesTreatSpeciallyIsInTheTable) {
 TEST(SurfaceTest, EveryRowNamesScenariosThatThereAre) {
   const auto scenarios = scenarios_by_name();
   ASSERT_GT(scenarios.size(), 100U);
-  const std::vector<Row> rows = table();
+  std::vector<Row> rows = table();
   ASSERT_GT(rows.size(), 30U);
+  const std::vector<Row> numbers = table(kByNumber);
+  ASSERT_GT(numbers.size(), 10U);
+  rows.insert(rows.end(), numbers.begin(), numbers.end());
   for (const Row& row : rows) {
     EXPECT_FALSE(row.tests.empty()) << row.names.at(0) << " has no scenario";
     for (const std::string& test : row.tests) {
@@ -136,7 +141,10 @@ TEST(SurfaceTest, EveryRowNamesScenariosThatThereAre) {
 
 TEST(SurfaceTest, EveryNameIsUsedByOneOfItsScenarios) {
   const auto scenarios = scenarios_by_name();
-  for (const Row& row : table()) {
+  std::vector<Row> rows = table();
+  const std::vector<Row> numbers = table(kByNumber);
+  rows.insert(rows.end(), numbers.begin(), numbers.end());
+  for (const Row& row : rows) {
     for (const std::string& name : row.names) {
       const bool used = std::any_of(row.tests.begin(), row.tests.end(), [&](const auto& test) {
         const auto it = scenarios.find(test);
@@ -146,6 +154,42 @@ TEST(SurfaceTest, EveryNameIsUsedByOneOfItsScenarios) {
       EXPECT_TRUE(used) << "none of its scenarios has to do with " << name;
     }
   }
+}
+
+Names matches(const std::string& text, const std::regex& wanted) {
+  return {std::sregex_token_iterator(text.begin(), text.end(), wanted, 1), {}};
+}
+
+Names done_by_number() {
+  const std::string code = text_of(fs::path(RINGROAD_SOURCES) / "preload/wrap_syscall.cc");
+  return matches(code, std::regex("\n    case (SYS_[a-z0-9_]+):"));
+}
+
+TEST(SurfaceTest, WhatIsDoneByNumberIsInTheTable) {
+  const Names all = described(table(kByNumber));
+  const Names done = done_by_number();
+  ASSERT_GT(done.size(), 40U);
+  for (const std::string& name : done) {
+    EXPECT_EQ(all.count(name), 1U) << name << " is missing in docs/compatibility.md";
+  }
+}
+
+// A new function cannot be forgotten there.
+TEST(SurfaceTest, EveryInterposedFunctionThatIsASystemCallIsDoneByNumber) {
+  const Names functions = matches(text_of(RINGROAD_FUNCTIONS),
+                                  std::regex("\nRINGROAD_FUNCTION\\([^,]+, ([a-z0-9_]+),"));
+  ASSERT_GT(functions.size(), 60U);
+  const Names done = done_by_number();
+  const Names numbers =
+      matches(text_of(RINGROAD_SYSTEM_CALLS), std::regex("#define SYS_([a-z0-9_]+) "));
+  ASSERT_GT(numbers.size(), 200U);
+  int both = 0;
+  for (const std::string& name : functions) {
+    if (numbers.count(name) == 0) continue;
+    ++both;
+    EXPECT_EQ(done.count("SYS_" + name), 1U) << name << " is no case of wrap_syscall.cc";
+  }
+  EXPECT_GT(both, 30);
 }
 
 }  // namespace

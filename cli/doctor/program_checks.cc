@@ -1,0 +1,176 @@
+// What is to be preloaded, and what confines it.
+
+#include <algorithm>
+#include <cstring>
+
+#include "cli/doctor/check.h"
+#include "cli/doctor/unit.h"
+
+namespace ringroad::cli::doctor {
+namespace {
+
+constexpr const char* kOnTcp = "it runs on TCP: the library is never in it";
+
+std::string profile_of(const std::string& profiles, const std::string& program) {
+  std::size_t begin = 0;
+  while (begin < profiles.size()) {
+    const std::size_t end = std::min(profiles.find('\n', begin), profiles.size());
+    const std::string line = profiles.substr(begin, end - begin);
+    begin = end + 1;
+    const std::string name = line.substr(0, line.rfind(" ("));
+    if (name == program || name == last_part(program)) return line;
+  }
+  return {};
+}
+
+void judge_profile(Context& context, Findings& findings, const std::string& subject,
+                   const std::string& profile) {
+  if (profile.empty() || profile == "unconfined" ||
+      profile.find("(complain)") != std::string::npos) {
+    findings.ok(subject, profile.empty() ? "no profile" : profile);
+    return;
+  }
+  if (profile.find("(unconfined)") != std::string::npos) {
+    findings.ok(subject, profile);
+    return;
+  }
+  std::string file = profile.substr(0, profile.rfind(" ("));
+  for (char& c : file) c = c == '/' ? '.' : c;
+  if (file.starts_with('.')) file.erase(0, 1);
+  const std::string text = context.host().text("/etc/apparmor.d/" + file) + "\n" +
+                           context.host().text("/etc/apparmor.d/local/" + file);
+  if (text.find("infiniband") != std::string::npos && text.find("ringroad") != std::string::npos) {
+    findings.ok(subject, "profile " + profile + " names infiniband and ringroad");
+    return;
+  }
+  findings.warn(subject,
+                "profile " + profile + ", and /etc/apparmor.d/" + file +
+                    " says nothing of infiniband and ringroad",
+                "the library or the devices may be refused: streams stay on TCP (no_rdma_device)",
+                "into /etc/apparmor.d/local/" + file +
+                    ", then apparmor_parser -r "
+                    "/etc/apparmor.d/" +
+                    file +
+                    ":\n"
+                    "/**/libringroad*.so mr,\n/etc/ringroad/** r,\n/dev/shm/ringroad/** rw,\n"
+                    "/dev/infiniband/* rw,\n/sys/class/infiniband*/** r,\n/sys/devices/** r,\n"
+                    "/etc/libibverbs.d/** r,\nnetwork netlink raw,\nnetwork unix,");
+}
+
+}  // namespace
+
+void check_program(Context& context, Findings& findings) {
+  std::string path = context.about().program;
+  if (path.empty() && !context.about().unit.empty()) {
+    path = read_unit(context.host(), context.about().unit).program();
+  }
+  if (path.empty() && context.about().pid != 0) {
+    path = context.host().link("/proc/" + std::to_string(context.about().pid) + "/exe").text;
+  }
+  if (path.empty()) return;
+  const ProgramFacts facts = context.host().program(path);
+  if (facts.error != 0) {
+    findings.unknown(path, strerrordesc_np(facts.error), "whether it can be preloaded",
+                     "name the program's file with --program");
+    return;
+  }
+  std::string why;
+  const std::optional<User> user = context.user(why);
+  const std::string file = facts.file == path ? "" : facts.file + ": ";
+  const bool other_user = facts.set_user && (!user || facts.owner != user->real_uid);
+  if (!facts.is_elf) {
+    findings.unknown(path, file + "no ELF file", "whether it can be preloaded", "");
+  } else if (!facts.own_machine) {
+    findings.fail(path, file + "a program of another machine or word size", kOnTcp,
+                  "a 64-bit build of the program");
+  } else if (facts.go) {
+    findings.fail(path, file + "a Go program" + (facts.loader.empty() ? ", linked statically" : ""),
+                  "its connections stay on TCP: Go makes its system calls without libc",
+                  "nothing: leave it on TCP");
+  } else if (facts.loader.empty()) {
+    findings.fail(path, file + "linked statically", kOnTcp,
+                  "a build of the program that is linked dynamically");
+  } else if (facts.loader.find("musl") != std::string::npos) {
+    findings.fail(path, file + "its loader is " + facts.loader + ": linked against musl",
+                  "the library needs glibc: the loader would not find its symbols",
+                  "a build of the program for glibc");
+  } else if (other_user || facts.set_group || facts.capabilities) {
+    findings.fail(path,
+                  file + (facts.capabilities ? "has file capabilities" : "is setuid or setgid"),
+                  "the loader drops the preloaded library: " + std::string(kOnTcp),
+                  facts.capabilities
+                      ? "setcap -r " + facts.file + "; give them in the unit: AmbientCapabilities="
+                      : "start it as the user that it changes to");
+  } else {
+    findings.ok(path, file + "linked dynamically, loader " + facts.loader);
+  }
+}
+
+void check_process(Context& context, Findings& findings) {
+  const pid_t pid = context.about().pid;
+  if (pid == 0) return;
+  Host& host = context.host();
+  const std::string folder = "/proc/" + std::to_string(pid);
+  const std::string name = host.text(folder + "/comm");
+  const std::string subject = std::to_string(pid) + (name.empty() ? "" : " " + name);
+  const FileText maps = host.read(folder + "/maps");
+  if (!maps) {
+    findings.add(maps.error == ENOENT ? Level::kFail : Level::kUnknown, subject,
+                 folder + "/maps: " + strerrordesc_np(maps.error), "whether it is preloaded",
+                 maps.error == ENOENT ? "ps -p " + std::to_string(pid) : "run this as root");
+    return;
+  }
+  const bool gone = maps.text.find("libringroad.so (deleted)") != std::string::npos;
+  if (maps.text.find("/libringroad.so") == std::string::npos) {
+    findings.fail(subject, "libringroad.so is not mapped in it", "its connections stay on TCP",
+                  "start it with ringroad run, or with LD_PRELOAD in its unit, and see the check "
+                  "program");
+  } else if (gone) {
+    findings.warn(subject, "the libringroad.so that it has was replaced on disk",
+                  "it may speak another version than what is installed (version)", "restart it");
+  } else {
+    findings.ok(subject, "libringroad.so is mapped in it");
+  }
+}
+
+void check_apparmor(Context& context, Findings& findings) {
+  Host& host = context.host();
+  const Questions& about = context.about();
+  const std::string selinux = host.text("/sys/fs/selinux/enforce");
+  if (selinux == "1") {
+    findings.unknown("SELinux", "enforcing", "whether it lets the program use the devices",
+                     "ausearch -m avc -ts recent; audit2allow -a -M ringroad");
+  }
+  const std::string enabled = host.text("/sys/module/apparmor/parameters/enabled");
+  if (enabled != "Y") {
+    if (selinux != "1") findings.ok("", "neither AppArmor nor an enforcing SELinux");
+    return;
+  }
+  if (about.pid != 0) {
+    const FileText current = host.read("/proc/" + std::to_string(about.pid) + "/attr/current");
+    if (current) {
+      judge_profile(context, findings, "process " + std::to_string(about.pid), current.text);
+    } else {
+      findings.unknown("process " + std::to_string(about.pid),
+                       std::string("attr/current: ") + strerrordesc_np(current.error),
+                       "its profile", "run this as root");
+    }
+  }
+  std::string program = about.program;
+  if (program.empty() && !about.unit.empty()) program = read_unit(host, about.unit).program();
+  if (program.empty()) {
+    if (about.pid == 0) findings.ok("", "AppArmor is on; name --pid, --unit or --program");
+    return;
+  }
+  const FileText profiles = host.read("/sys/kernel/security/apparmor/profiles");
+  if (profiles) {
+    judge_profile(context, findings, program, profile_of(profiles.text, program));
+  } else {
+    findings.unknown(
+        program,
+        std::string("/sys/kernel/security/apparmor/profiles: ") + strerrordesc_np(profiles.error),
+        "whether a profile confines it", "run this as root");
+  }
+}
+
+}  // namespace ringroad::cli::doctor

@@ -1,0 +1,182 @@
+#include "cli/segment_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+
+namespace ringroad::cli {
+namespace {
+
+using stats::RuleSlot;
+using stats::SegmentHeader;
+using stats::StreamSlot;
+
+// A writer is inside a slot for well under a microsecond, unless it was preempted, stopped or
+// killed there. This is how often one whole segment is looked at again, and how long after.
+constexpr int kRetries = 100;
+constexpr timespec kRetryPause = {0, 100'000};
+// How often a segment is read again because streams closed faster than that could be told apart.
+constexpr int kPasses = 5;
+// So many slots are copied at once: little enough for the processor's cache.
+constexpr std::uint32_t kChunk = 64;
+
+constexpr bool is_odd(std::uint64_t value) noexcept { return (value & 1U) != 0; }
+
+std::uint64_t offset_of(std::uint32_t index) noexcept {
+  return stats::kSlotsOffset + std::uint64_t{index} * sizeof(StreamSlot);
+}
+
+// Nothing in the header moved between the two that has to be read as one.
+bool same_moment(const SegmentHeader& a, const SegmentHeader& b) noexcept {
+  const std::uint32_t policy = a.policy_sequence.load(std::memory_order_relaxed);
+  const std::uint64_t closings = a.closings.load(std::memory_order_relaxed);
+  return !is_odd(policy) && policy == b.policy_sequence.load(std::memory_order_relaxed) &&
+         !is_odd(closings) && closings == b.closings.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+// Not blocking: it may be a FIFO.
+SegmentFile::SegmentFile(const std::string& path) noexcept
+    : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
+  if (fd_ < 0 || fstat(fd_, &status_) != 0) error_ = errno;
+}
+
+SegmentFile::~SegmentFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+std::optional<std::uint64_t> SegmentFile::size_if_regular() const noexcept {
+  if (!S_ISREG(status_.st_mode)) return std::nullopt;
+  return static_cast<std::uint64_t>(status_.st_size);
+}
+
+bool SegmentFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const noexcept {
+  auto* next = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t n = pread(fd_, next, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    next += n;
+    offset += static_cast<std::uint64_t>(n);
+    bytes -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+StreamSlot& SlotsReader::slot(std::uint32_t index) noexcept {
+  return *reinterpret_cast<StreamSlot*>(slots_.data() + std::size_t{index} * sizeof(StreamSlot));
+}
+
+// False: it has paused often enough.
+bool SlotsReader::pause() noexcept {
+  if (retries_ <= 0) return false;
+  --retries_;
+  nanosleep(&kRetryPause, nullptr);
+  return true;
+}
+
+bool SlotsReader::read() {
+  retries_ = kRetries;
+  for (int pass = 1;; ++pass) {
+    SegmentHeader first;
+    if (!file_.read_at(0, static_cast<void*>(&first), sizeof first)) return false;
+    const std::uint32_t used =
+        std::min({first.slots_used.load(std::memory_order_relaxed), first.slots, stats::kSlots});
+    if (!copy_slots(used) || !read_header() || !verify(used)) return false;
+    if (!lost_ || pass == kPasses) return true;
+  }
+}
+
+// What is copied here is believed where verify() finds nothing changed. The sequence is of a copy
+// before.
+bool SlotsReader::copy_slots(std::uint32_t used) {
+  static_assert(offsetof(StreamSlot, sequence) == 0);
+  slots_.resize(std::size_t{used} * sizeof(StreamSlot));
+  sequences_.resize(used);
+  for (std::uint32_t begin = 0; begin < used; begin += kChunk) {
+    const std::uint32_t count = std::min(kChunk, used - begin);
+    const std::size_t bytes = count * sizeof(StreamSlot);
+    if (!file_.read_at(offset_of(begin), static_cast<void*>(&slot(begin)), bytes)) return false;
+    for (std::uint32_t i = begin; i < begin + count; ++i) {
+      sequences_[i] = slot(i).sequence.load(std::memory_order_relaxed);
+    }
+    if (!file_.read_at(offset_of(begin), static_cast<void*>(&slot(begin)), bytes)) return false;
+  }
+  return true;
+}
+
+bool SlotsReader::read_header() {
+  for (;;) {
+    SegmentHeader before;
+    SegmentHeader after;
+    if (!file_.read_at(0, static_cast<void*>(&before), sizeof before) ||
+        !file_.read_at(0, static_cast<void*>(&header_), sizeof header_)) {
+      return false;
+    }
+    rules_ = std::vector<RuleSlot>(
+        std::min(header_.rules_used.load(std::memory_order_relaxed), stats::kRules));
+    if (!rules_.empty() && !file_.read_at(stats::kHeaderBytes, static_cast<void*>(rules_.data()),
+                                          rules_.size() * sizeof(RuleSlot))) {
+      return false;
+    }
+    if (!file_.read_at(0, static_cast<void*>(&after), sizeof after)) return false;
+    if (same_moment(before, after) || !pause()) return true;
+  }
+}
+
+// Reads one slot until it holds still. False: it does not.
+bool SlotsReader::again(std::uint32_t index) {
+  StreamSlot& out = slot(index);
+  do {
+    std::uint32_t before = 0;
+    std::uint32_t after = 0;
+    if (file_.read_at(offset_of(index), &before, sizeof before) && !is_odd(before) &&
+        file_.read_at(offset_of(index), static_cast<void*>(&out), sizeof out) &&
+        file_.read_at(offset_of(index), &after, sizeof after) && before == after) {
+      return true;
+    }
+  } while (pause());
+  return false;
+}
+
+bool SlotsReader::verify(std::uint32_t used) {
+  live_.clear();
+  ended_.clear();
+  lost_ = false;
+  unreadable_ = 0;
+  const std::uint64_t closings = header_.closings.load(std::memory_order_relaxed);
+  std::vector<std::byte> now(kChunk * sizeof(StreamSlot));
+  for (std::uint32_t begin = 0; begin < used; begin += kChunk) {
+    const std::uint32_t count = std::min(kChunk, used - begin);
+    if (!file_.read_at(offset_of(begin), now.data(), count * sizeof(StreamSlot))) return false;
+    for (std::uint32_t i = begin; i < begin + count; ++i) {
+      const auto& latest =
+          *reinterpret_cast<const StreamSlot*>(now.data() + (i - begin) * sizeof(StreamSlot));
+      const std::uint32_t sequence = latest.sequence.load(std::memory_order_relaxed);
+      // The same stream, before the header was read and after: its counters are not in there.
+      const bool same = sequence == sequences_[i] && !is_odd(sequence);
+      const bool was_live =
+          is_odd(sequences_[i]) || slot(i).in_use.load(std::memory_order_relaxed) != 0;
+      if (!same && !again(i)) {
+        ++unreadable_;
+        continue;
+      }
+      const bool is_live = slot(i).in_use.load(std::memory_order_relaxed) != 0;
+      if (is_live) live_.push_back(&slot(i));
+      if (same || slot(i).closed_at.load(std::memory_order_relaxed) <= closings) continue;
+      // Whoever ended here is not in the header. Nor here, if another has had the slot since.
+      if (!is_live) ended_.push_back(&slot(i));
+      const std::uint32_t changes =
+          slot(i).sequence.load(std::memory_order_relaxed) - sequences_[i];
+      lost_ = lost_ || (was_live && (is_live || changes != 2));
+    }
+  }
+  return true;
+}
+
+}  // namespace ringroad::cli

@@ -1,0 +1,52 @@
+// What poll(2) and select(2) of streams have in common.
+#pragma once
+
+#include <poll.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <limits>
+#include <new>
+
+namespace ringroad::preload {
+
+inline constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+
+// `deadline`: CLOCK_MONOTONIC, in nanoseconds; 0: do not sleep. False: the kernel says what is
+// wrong with the time-out.
+bool deadline_from(const timespec* timeout, std::int64_t& deadline) noexcept;
+
+// As ppoll(2), of a set that has streams in it. A cancellation point: within cancellation::point().
+int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask);
+
+// Memory for one call: a few entries on the stack, more from the heap.
+template <typename T>
+class Scratch {
+ public:
+  explicit Scratch(std::size_t count) noexcept {
+    if (count <= kInline) {
+      data_ = reinterpret_cast<T*>(inline_);
+    } else {
+      data_ = static_cast<T*>(std::malloc(count * sizeof(T)));
+    }
+    for (std::size_t i = 0; data_ != nullptr && i < count; ++i) new (&data_[i]) T();
+    count_ = count;
+  }
+  ~Scratch() {
+    for (std::size_t i = 0; data_ != nullptr && i < count_; ++i) data_[i].~T();
+    if (data_ != reinterpret_cast<T*>(inline_)) std::free(data_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  T* data() noexcept { return data_; }
+
+ private:
+  static constexpr std::size_t kInline = 33;
+  alignas(T) unsigned char inline_[kInline * sizeof(T)];
+  T* data_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace ringroad::preload

@@ -1,0 +1,145 @@
+// select and pselect, by poll(2)'s means.
+#include <sys/select.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+#include "preload/cancellation.h"
+#include "preload/polling.h"
+#include "preload/real.h"
+#include "preload/runtime.h"
+#include "rsocket-core/sys.h"
+
+using namespace ringroad;
+using namespace ringroad::preload;
+
+namespace {
+
+// select(2)'s sets as poll(2)'s bits: the kernel's own table (fs/select.c).
+constexpr short kSelectsIn = POLLIN | POLLRDNORM | POLLRDBAND | POLLHUP | POLLERR;
+constexpr short kSelectsOut = POLLOUT | POLLWRNORM | POLLWRBAND | POLLERR;
+constexpr short kSelectsExcept = POLLPRI;
+
+// A set of as many numbers as the program made room for: more than an fd_set holds, or fewer.
+constexpr int kWordBits = static_cast<int>(sizeof(fd_mask)) * 8;
+constexpr int words_for(int count) noexcept { return (count + kWordBits - 1) / kWordBits; }
+fd_mask* words_of(fd_set* set) noexcept { return reinterpret_cast<fd_mask*>(set); }
+bool is_in(int fd, const fd_set* set) noexcept {
+  const auto* words = reinterpret_cast<const fd_mask*>(set);
+  return set != nullptr &&
+         (static_cast<unsigned long>(words[fd / kWordBits]) >> fd % kWordBits & 1) != 0;
+}
+
+bool any_managed(int count, const fd_set* in, const fd_set* out, const fd_set* except) noexcept {
+  if (runtime::existing_agent() == nullptr) return false;
+  const int end = std::min(count, descriptors::highest_known() + 1);
+  for (int fd = 0; fd < end; ++fd) {
+    if (!descriptors::managed(fd)) continue;
+    for (const fd_set* set : {in, out, except}) {
+      if (is_in(fd, set)) return true;
+    }
+  }
+  return false;
+}
+
+// REQUIRES: 0 <= count.
+RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* except,
+                               std::int64_t deadline, const sigset_t* mask) {
+  // As the kernel does, which looks at no more of the sets than can be open.
+  if (int size = 0; descriptors::exceeds_kernels_table(count, size)) count = size;
+  const auto asked_in_word = [&](int word) noexcept {
+    unsigned long all = 0;
+    for (fd_set* set : {in, out, except}) {
+      if (set != nullptr) all |= static_cast<unsigned long>(words_of(set)[word]);
+    }
+    return all;
+  };
+  std::size_t asked = 0;
+  for (int word = 0; word < words_for(count); ++word) {
+    asked += static_cast<std::size_t>(std::popcount(asked_in_word(word)));
+  }
+  Scratch<pollfd> memory(asked);
+  pollfd* fds = memory.data();
+  if (fds == nullptr) {
+    errno = ENOMEM;
+    return -1;
+  }
+  nfds_t used = 0;
+  for (int fd = 0; fd < count; ++fd) {
+    if (fd % kWordBits == 0 && asked_in_word(fd / kWordBits) == 0) {
+      fd += kWordBits - 1;
+      continue;
+    }
+    short events = 0;
+    if (is_in(fd, in)) events |= kSelectsIn;
+    if (is_in(fd, out)) events |= kSelectsOut;
+    if (is_in(fd, except)) events |= kSelectsExcept;
+    if (events != 0) fds[used++] = {fd, events, 0};
+  }
+  for (;;) {
+    const int n = poll_streams(fds, used, deadline, mask);
+    if (n < 0) return -1;
+    int found = 0;
+    for (nfds_t i = 0; n > 0 && i < used; ++i) {
+      if ((fds[i].revents & POLLNVAL) != 0) {
+        errno = EBADF;
+        return -1;
+      }
+      // What poll() reports unasked may be nothing to select(): do not ask for it again.
+      if (fds[i].revents != 0 && (fds[i].revents & fds[i].events) == 0) fds[i].fd = -1;
+      if ((fds[i].revents & fds[i].events) != 0) ++found;
+    }
+    if (found > 0 || n == 0) break;
+  }
+  for (fd_set* set : {in, out, except}) {
+    if (set != nullptr) std::fill_n(words_of(set), words_for(count), 0);
+  }
+  int bits = 0;
+  for (nfds_t i = 0; i < used; ++i) {
+    const auto tell = [&](short selects, fd_set* set) noexcept {
+      if ((fds[i].events & selects & ~POLLERR) == 0 || (fds[i].revents & selects) == 0) return;
+      words_of(set)[fds[i].fd / kWordBits] |= fd_mask(1UL << fds[i].fd % kWordBits);
+      ++bits;
+    };
+    if (fds[i].fd < 0) continue;
+    tell(kSelectsIn, in);
+    tell(kSelectsOut, out);
+    tell(kSelectsExcept, except);
+  }
+  return bits;
+}
+
+}  // namespace
+
+int rr_select(int count, fd_set* in, fd_set* out, fd_set* except, timeval* timeout) {
+  const bool valid =
+      count >= 0 && (timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0));
+  if (!valid || !any_managed(count, in, out, except)) {
+    return real().select(count, in, out, except, timeout);
+  }
+  std::int64_t deadline = kForever;
+  if (timeout != nullptr && timeout->tv_sec < kForever / 2'000'000'000) {
+    const std::int64_t length =
+        timeout->tv_sec * 1'000'000'000 + std::int64_t{timeout->tv_usec} * 1000;
+    deadline = length == 0 ? 0 : sys::now_ns() + length;
+  }
+  const int result = cancellation::point<select_streams>(count, in, out, except, deadline, nullptr);
+  if (timeout != nullptr && deadline != kForever) {
+    // Linux says how much was left.
+    const std::int64_t left =
+        deadline == 0 ? 0 : std::max<std::int64_t>(0, deadline - sys::now_ns());
+    timeout->tv_sec = left / 1'000'000'000;
+    timeout->tv_usec = left % 1'000'000'000 / 1000;
+  }
+  return result;
+}
+
+int rr_pselect(int count, fd_set* in, fd_set* out, fd_set* except, const timespec* timeout,
+               const sigset_t* mask) {
+  std::int64_t deadline;
+  if (count < 0 || !deadline_from(timeout, deadline) || !any_managed(count, in, out, except)) {
+    return real().pselect(count, in, out, except, timeout, mask);
+  }
+  return cancellation::point<select_streams>(count, in, out, except, deadline, mask);
+}

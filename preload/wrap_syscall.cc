@@ -1,0 +1,282 @@
+// System calls that are made by number.
+#include <linux/aio_abi.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
+#include <type_traits>
+
+#include "preload/cancellation.h"
+#include "preload/real.h"
+#include "preload/runtime.h"
+#include "rsocket-core/sys.h"
+
+using namespace ringroad;
+using namespace ringroad::preload;
+
+namespace {
+
+template <typename T>
+T as(long value) noexcept {
+  if constexpr (std::is_pointer_v<T>) {
+    return reinterpret_cast<T>(value);  // NOLINT: a register's contents
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+// pselect6(2)'s last argument.
+struct SizedMask {
+  long mask;  // a pointer
+  long size;
+};
+
+bool has_streams() noexcept { return runtime::existing_agent() != nullptr; }
+
+// The kernel takes masks of this size alone, and says so.
+bool of_mask(long mask, long size) noexcept { return mask == 0 || size == _NSIG / 8; }
+
+// What the program points to, as the kernel reads and writes it: a wrong pointer is an error, not a signal.
+bool copy(long number, const void* here, const void* there, size_t bytes) noexcept {
+  const iovec local{const_cast<void*>(here), bytes};
+  const iovec remote{const_cast<void*>(there), bytes};
+  const int saved = errno;
+  const bool done = sys::call(number, sys::getpid(), &local, 1, &remote, 1, 0) ==
+                    static_cast<long>(bytes);
+  errno = saved;
+  return done;
+}
+
+template <typename T>
+bool read_from(const T* there, T& out) noexcept {
+  return copy(SYS_process_vm_readv, &out, there, sizeof out);
+}
+
+// The system calls write back what is left of a time-out, which libc keeps from its callers
+// (select(2)); not where it may only be read. `wait` gets a copy.
+template <typename Wait>
+long and_tell_what_is_left(timespec* timeout, timespec& whole, Wait wait) {
+  if (timeout == nullptr) return wait(nullptr);
+  if (whole.tv_sec == 0 && whole.tv_nsec == 0) return wait(&whole);
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const std::int64_t began = sys::now_ns();
+  const long result = wait(&whole);
+  if (whole.tv_sec < 0 || whole.tv_nsec < 0 || whole.tv_nsec >= kSecond) return result;
+  const std::int64_t took = sys::now_ns() - began;
+  timespec left{whole.tv_sec - took / kSecond, whole.tv_nsec - took % kSecond};
+  if (left.tv_nsec < 0) left = {left.tv_sec - 1, left.tv_nsec + kSecond};
+  if (left.tv_sec < 0) left = {0, 0};
+  copy(SYS_process_vm_writev, &left, timeout, sizeof left);
+  return result;
+}
+
+// Programs that make system calls by number (node closes its sockets so) go through the same doors.
+// False: it is none of them.
+RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
+  long& result = *answer;
+  const int fd = static_cast<int>(a[0]);
+  switch (number) {
+    case SYS_close:
+      result = rr_close(fd);
+      return true;
+    case SYS_close_range:
+      result = rr_close_range(as<unsigned>(a[0]), as<unsigned>(a[1]), as<int>(a[2]));
+      return true;
+    case SYS_read:
+      result = rr_read(fd, as<void*>(a[1]), as<size_t>(a[2]));
+      return true;
+    case SYS_write:
+      result = rr_write(fd, as<const void*>(a[1]), as<size_t>(a[2]));
+      return true;
+    case SYS_readv:
+      result = rr_readv(fd, as<const iovec*>(a[1]), as<int>(a[2]));
+      return true;
+    case SYS_writev:
+      result = rr_writev(fd, as<const iovec*>(a[1]), as<int>(a[2]));
+      return true;
+    case SYS_recvfrom:
+      result = rr_recvfrom(fd, as<void*>(a[1]), as<size_t>(a[2]), as<int>(a[3]),
+                           as<sockaddr*>(a[4]), as<socklen_t*>(a[5]));
+      return true;
+    case SYS_sendto:
+      result = rr_sendto(fd, as<const void*>(a[1]), as<size_t>(a[2]), as<int>(a[3]),
+                         as<const sockaddr*>(a[4]), as<socklen_t>(a[5]));
+      return true;
+    case SYS_recvmsg:
+      result = rr_recvmsg(fd, as<msghdr*>(a[1]), as<int>(a[2]));
+      return true;
+    case SYS_sendmsg:
+      result = rr_sendmsg(fd, as<const msghdr*>(a[1]), as<int>(a[2]));
+      return true;
+    case SYS_recvmmsg:
+      result = rr_recvmmsg(fd, as<mmsghdr*>(a[1]), as<unsigned>(a[2]), as<int>(a[3]),
+                           as<timespec*>(a[4]));
+      return true;
+    case SYS_sendmmsg:
+      result = rr_sendmmsg(fd, as<mmsghdr*>(a[1]), as<unsigned>(a[2]), as<int>(a[3]));
+      return true;
+    case SYS_preadv2:
+      result = rr_preadv2(fd, as<const iovec*>(a[1]), as<int>(a[2]), a[3], as<int>(a[5]));
+      return true;
+    case SYS_pwritev2:
+      result = rr_pwritev2(fd, as<const iovec*>(a[1]), as<int>(a[2]), a[3], as<int>(a[5]));
+      return true;
+    case SYS_connect:
+      result = rr_connect(fd, as<const sockaddr*>(a[1]), as<socklen_t>(a[2]));
+      return true;
+    case SYS_listen:
+      result = rr_listen(fd, as<int>(a[1]));
+      return true;
+    case SYS_accept4:
+      result = rr_accept4(fd, as<sockaddr*>(a[1]), as<socklen_t*>(a[2]), as<int>(a[3]));
+      return true;
+#ifdef SYS_accept
+    case SYS_accept:
+      result = rr_accept(fd, as<sockaddr*>(a[1]), as<socklen_t*>(a[2]));
+      return true;
+#endif
+    case SYS_shutdown:
+      result = rr_shutdown(fd, as<int>(a[1]));
+      return true;
+    case SYS_dup:
+      result = rr_dup(fd);
+      return true;
+#ifdef SYS_dup2
+    case SYS_dup2:
+      result = rr_dup2(fd, as<int>(a[1]));
+      return true;
+#endif
+    case SYS_dup3:
+      result = rr_dup3(fd, as<int>(a[1]), as<int>(a[2]));
+      return true;
+    case SYS_fcntl:
+      result = rr_fcntl(fd, as<int>(a[1]), a[2]);
+      return true;
+    case SYS_ioctl:
+      result = rr_ioctl(fd, as<unsigned long>(a[1]), a[2]);
+      return true;
+    case SYS_setsockopt:
+      result = rr_setsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<const void*>(a[3]),
+                             as<socklen_t>(a[4]));
+      return true;
+    case SYS_getsockopt:
+      result =
+          rr_getsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<void*>(a[3]), as<socklen_t*>(a[4]));
+      return true;
+    case SYS_sendfile:
+      result = rr_sendfile64(fd, as<int>(a[1]), as<off64_t*>(a[2]), as<size_t>(a[3]));
+      return true;
+    case SYS_splice:
+      result = rr_splice(fd, as<off64_t*>(a[1]), as<int>(a[2]), as<off64_t*>(a[3]),
+                         as<size_t>(a[4]), as<unsigned>(a[5]));
+      return true;
+    case SYS_epoll_ctl:
+      result = rr_epoll_ctl(fd, as<int>(a[1]), as<int>(a[2]), as<epoll_event*>(a[3]));
+      return true;
+#ifdef SYS_epoll_wait
+    case SYS_epoll_wait:
+      result = rr_epoll_wait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]));
+      return true;
+#endif
+    case SYS_epoll_pwait:
+      if (!of_mask(a[4], a[5])) break;
+      result = rr_epoll_pwait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]),
+                              as<const sigset_t*>(a[4]));
+      return true;
+#ifdef SYS_poll
+    case SYS_poll:
+      result = rr_poll(as<pollfd*>(a[0]), as<nfds_t>(a[1]), as<int>(a[2]));
+      return true;
+#endif
+#ifdef SYS_select
+    case SYS_select:
+      result = rr_select(fd, as<fd_set*>(a[1]), as<fd_set*>(a[2]), as<fd_set*>(a[3]),
+                         as<timeval*>(a[4]));
+      return true;
+#endif
+    case SYS_pselect6: {
+      SizedMask mask{};
+      timespec whole{};
+      auto* timeout = as<timespec*>(a[4]);
+      if (!has_streams() || (a[5] != 0 && !read_from(as<const SizedMask*>(a[5]), mask)) ||
+          !of_mask(mask.mask, mask.size) || (timeout != nullptr && !read_from(timeout, whole))) {
+        break;
+      }
+      result = and_tell_what_is_left(timeout, whole, [&](const timespec* wait) {
+        return rr_pselect(fd, as<fd_set*>(a[1]), as<fd_set*>(a[2]), as<fd_set*>(a[3]), wait,
+                          as<const sigset_t*>(mask.mask));
+      });
+      return true;
+    }
+    case SYS_ppoll: {
+      timespec whole{};
+      auto* timeout = as<timespec*>(a[2]);
+      if (!has_streams() || !of_mask(a[3], a[4]) ||
+          (timeout != nullptr && !read_from(timeout, whole))) {
+        break;
+      }
+      result = and_tell_what_is_left(timeout, whole, [&](const timespec* wait) {
+        return rr_ppoll(as<pollfd*>(a[0]), as<nfds_t>(a[1]), wait, as<const sigset_t*>(a[3]));
+      });
+      return true;
+    }
+    case SYS_epoll_pwait2: {
+      timespec whole{};
+      if (!has_streams() || !of_mask(a[4], a[5]) ||
+          (a[3] != 0 && !read_from(as<const timespec*>(a[3]), whole))) {
+        break;
+      }
+      result = rr_epoll_pwait2(fd, as<epoll_event*>(a[1]), as<int>(a[2]),
+                               a[3] != 0 ? &whole : nullptr, as<const sigset_t*>(a[4]));
+      return true;
+    }
+    case SYS_io_submit:
+      for (long i = 0; has_streams() && i < a[1]; ++i) {
+        iocb* request = nullptr;
+        iocb its{};
+        if (!read_from(as<iocb**>(a[2]) + i, request) || !read_from(request, its)) break;
+        runtime::give_away(static_cast<int>(its.aio_fildes), Reason::kDescriptorUse);
+      }
+      break;
+    case SYS_pidfd_getfd:
+      runtime::give_away(as<int>(a[1]), Reason::kFdPassed);
+      break;
+    case SYS_execve:
+    case SYS_execveat:
+      result = runtime::become([&] {
+        return static_cast<int>(real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]));
+      });
+      return true;
+    case SYS_prctl:
+      if (a[0] == PR_SET_SECCOMP) runtime::use_the_kernel_only();
+      break;
+    case SYS_seccomp:
+      if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER) {
+        runtime::use_the_kernel_only();
+      }
+      break;
+    case SYS_exit_group:
+      runtime::leave(Reason::kExit);
+      break;
+    default:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+long rr_syscall(long number, ...) {
+  va_list args;
+  va_start(args, number);
+  long a[6];
+  for (long& word : a) word = va_arg(args, long);
+  va_end(args);
+  long result = 0;
+  if (cancellation::no_point<call_by_number>(number, a, &result)) return result;
+  return real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
