@@ -24,6 +24,7 @@ from .inside_one_host import ADDRESS, LATER, NETWORK, queue_pairs, server_of, st
 from .test_sysbench import INCREMENTS, check_report
 
 CABLE = ("v0", "v1")
+DEVICES = ("rxe0", "rxe1")
 CLIENT = os.environ.get("RINGROAD_CLIENT_ADDR", "")
 SERVER_MAC = "02:00:00:09:01:01"
 ROCE_PORT = "4791"
@@ -171,6 +172,16 @@ def test_a_link_that_goes_down_costs_no_query(load):
     load.comes_to_rdma()
     with link_down():
         assert load.run.goes_on_for(2)
+    load.comes_to_rdma()
+
+
+@pytest.mark.parametrize("end", [0, 1], ids=["client", "server"])
+def test_a_device_that_is_taken_away_and_comes_back_costs_no_query(load, end):
+    load.comes_to_rdma()
+    # It returns when nobody has the device open any more; a server listens at its address besides.
+    tool("timeout", "20", "rdma", "link", "delete", DEVICES[end])
+    load.leaves_rdma()
+    tool("rdma", "link", "add", DEVICES[end], "type", "rxe", "netdev", CABLE[end])
     load.comes_to_rdma()
 
 

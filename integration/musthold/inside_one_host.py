@@ -346,12 +346,13 @@ def test_a_device_that_is_taken_away_under_load_costs_no_query(host, server, pre
     try:
         for pid in (run.pid, server.pid):
             host.wait_for_channels(pid, threads)
-        # It returns when nobody has the device open any more.
         removal = subprocess.Popen(["rdma", "link", "delete", CLIENT_DEVICE])
         for pid in (run.pid, server.pid):
             support.wait_for(
                 lambda pid=pid: [stream["carrier"] for stream in host.streams(pid)]
                 == ["tcp"] * threads, f"{threads} streams back on TCP")
+        # It returns when nobody has the device open any more.
+        assert removal.wait(support.ANSWER_S) == 0
         before = {pid: host.ss(pid)["totals"]["tcp"]["rx_bytes"] for pid in (run.pid, server.pid)}
         for pid, count in before.items():
             support.wait_for(
@@ -363,7 +364,6 @@ def test_a_device_that_is_taken_away_under_load_costs_no_query(host, server, pre
         assert {stream["reason"] for stream in host.streams(run.pid)} <= {
             "qp_error", "peer_left", "peer_gone", "no_rdma_device", "pending"}
         check_report(run.finish())
-        assert removal.wait(support.ANSWER_S) == 0
     finally:
         run.kill()
         if removal is not None and removal.poll() is None:

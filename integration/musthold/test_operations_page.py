@@ -21,7 +21,7 @@ def test_every_reason_is_explained_once_and_no_other():
 def test_its_policies_are_accepted(tmp_path):
     host = support.Host(tmp_path)
     blocks = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for number, block in enumerate(blocks):
         path = tmp_path / f"{number}.toml"
         path.write_text(block)

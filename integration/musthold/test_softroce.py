@@ -18,7 +18,9 @@ HERE = Path(__file__).parent
 RUN = support.ROOT / "integration" / "softroce" / "run"
 ONE, TWO = HERE / "inside_one_host.py", HERE / "inside_two_hosts.py"
 FAULTS, GALERA = HERE / "inside_faults.py", HERE / "inside_galera.py"
-LIMIT_S = {ONE: 300, TWO: 180, FAULTS: 400, GALERA: 300}
+# Boots with ONE, before it: at the end of that a device is gone.
+DOCTOR = HERE / "inside_doctor.py"
+LIMIT_S = {ONE: 360, TWO: 180, FAULTS: 400, GALERA: 300}
 pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
 
@@ -28,12 +30,13 @@ def names_in(path):
 
 
 class Boot:
-    """The results of one file of tests, by node."""
+    """The results of files of tests, by node."""
 
-    def __init__(self, path, out, hosts=1, layout="pair"):
+    def __init__(self, path, out, hosts=1, layout="pair", before=()):
         support.prepared_data()
+        files = " ".join(f"'{file}'" for file in (*before, path))
         command = (f"cd '{support.ROOT}' && exec /usr/bin/python3 -m pytest -v -p no:cacheprovider "
-                   f"--basetemp=/dev/shm/pytest --junitxml=\"$OUT/results.xml\" '{path}'")
+                   f"--basetemp=/dev/shm/pytest --junitxml=\"$OUT/results.xml\" {files}")
         done = subprocess.run(
             [RUN, "--hosts", str(hosts), "--layout", layout, "--out", out,
              "--timeout", str(LIMIT_S[path]), "--verbose", "--", "bash", "-c", command],
@@ -67,7 +70,7 @@ def environment():
 
 @pytest.fixture(name="one_host", scope="module")
 def fixture_one_host(tmp_path_factory):
-    return Boot(ONE, tmp_path_factory.mktemp("one") / "out")
+    return Boot(ONE, tmp_path_factory.mktemp("one") / "out", before=[DOCTOR])
 
 
 @pytest.fixture(name="two_hosts", scope="module")
@@ -83,6 +86,11 @@ def fixture_faults(tmp_path_factory):
 @pytest.fixture(name="galera", scope="module")
 def fixture_galera(tmp_path_factory):
     return Boot(GALERA, tmp_path_factory.mktemp("galera") / "out", layout="self")
+
+
+@pytest.mark.parametrize("name", names_in(DOCTOR))
+def test_of_the_doctor(one_host, name):
+    one_host.check(name)
 
 
 @pytest.mark.parametrize("name", names_in(ONE))
