@@ -232,10 +232,12 @@ namespace {
 
 RR_NOINLINE int control_epoll(int epfd, int op, int fd, epoll_event* event) {
   SocketRef socket = descriptors::find(fd);
+  const int saved = errno;
   int result;
   for (;;) {
     if (socket.stream() != nullptr && epolls::control(epfd, op, fd, socket, event, result)) {
       if (result == 0 || errno != ECANCELED) return result;
+      errno = saved;
     } else if (op != EPOLL_CTL_ADD || (!socket && !descriptors::Change::under_way())) {
       result = real().epoll_ctl(epfd, op, fd, event);
       break;
