@@ -213,41 +213,68 @@ RR_NOINLINE int stream_shutdown(int fd, int how) {
   return stream == nullptr ? real().shutdown(fd, how) : stream->shutdown(how);
 }
 
-RR_NOINLINE int stream_close(int fd) noexcept {
+// Closes a number that is known here. `in_kernel` does it for the kernel.
+template <typename Close>
+int close_known(int fd, Close in_kernel) noexcept {
   const descriptors::Farewell farewell(fd);
-  int result;
-  {
-    SocketRef closed;
-    const descriptors::Change change;
-    closed = before_number_goes(fd);
-    // Not libc's: from here on nobody can be cancelled with the number open.
-    result = static_cast<int>(sys::call(SYS_close, fd));
-  }
+  SocketRef closed;
+  const descriptors::Change change;
+  closed = before_number_goes(fd);
+  return in_kernel();
+}
+
+RR_NOINLINE int stream_close(int fd) noexcept {
+  // Not libc's: from here on nobody can be cancelled with the number open.
+  const int result = close_known(fd, [fd] { return static_cast<int>(sys::call(SYS_close, fd)); });
   if (descriptors::managed(fd) && runtime::owns_memory()) check_closed(fd);
   return result;
 }
 
+// Whether the program has but one thread, which shares its numbers with the library's only.
+bool has_one_thread() noexcept {
+  constexpr nlink_t kOneAndTheLibrarys = 2 + 2;  // proc(5): as every folder, and one a thread
+  struct stat threads {};
+  return runtime::existing_agent() != nullptr &&
+         sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &threads, 0) == 0 &&
+         threads.st_nlink <= kOneAndTheLibrarys;
+}
+
 RR_NOINLINE int close_stretches(unsigned first, unsigned last, int flags) noexcept {
+  // What the library's thread kept open would never be closed.
+  if (flags != 0 && has_one_thread()) flags = 0;
   // Daemons and sshd close everything: a look at a million numbers would take milliseconds.
-  const int end = static_cast<int>(
-      std::min<long>(static_cast<long>(last), descriptors::highest_known()));
-  const descriptors::Change change;
-  // In stretches between the library's own descriptors.
+  const int end =
+      static_cast<int>(std::min<long>(static_cast<long>(last), descriptors::highest_known()));
   const bool own = runtime::owns_memory();
-  unsigned from = first;
+  // What is known here goes number by number. The rest may take its time (SO_LINGER) and holds
+  // nobody up meanwhile.
   for (long number = first; number <= end; ++number) {
     const int fd = static_cast<int>(number);
-    if (private_descriptors::is_marked(fd)) {
-      const auto own_number = static_cast<unsigned>(fd);
-      if (own_number > from && real().close_range(from, own_number - 1, flags) != 0) return -1;
-      from = own_number + 1;
-    } else if (descriptors::managed(fd)) {
-      before_number_goes(fd);
+    if (private_descriptors::is_marked(fd)) continue;
+    if (descriptors::managed(fd)) {
+      const int result = close_known(fd, [&] {
+        const auto known = static_cast<unsigned>(fd);
+        return real().close_range(known, known, flags);
+      });
+      if (result != 0) return -1;
     } else if (own) {
       descriptors::note_epoll_end(fd);
     }
   }
-  return from > last ? 0 : real().close_range(from, last, flags);
+  // In stretches between the library's own descriptors.
+  unsigned from = first;
+  for (long number = first; number <= end; ++number) {
+    const auto own_number = static_cast<unsigned>(number);
+    if (!private_descriptors::is_marked(static_cast<int>(number))) continue;
+    if (own_number > from && real().close_range(from, own_number - 1, flags) != 0) return -1;
+    from = own_number + 1;
+  }
+  if (from <= last && real().close_range(from, last, flags) != 0) return -1;
+  for (long number = first; number <= end; ++number) {
+    const int fd = static_cast<int>(number);
+    if (descriptors::managed(fd) && own) check_closed(fd);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -295,7 +322,7 @@ int rr_close(int fd) {
 
 int rr_close_range(unsigned first, unsigned last, int flags) {
   // CLOSE_RANGE_CLOEXEC closes nothing now.
-  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0 || first > last) {
+  if ((static_cast<unsigned>(flags) & ~CLOSE_RANGE_UNSHARE) != 0 || first > last) {
     return real().close_range(first, last, flags);
   }
   return cancellation::no_point<close_stretches>(first, last, flags);

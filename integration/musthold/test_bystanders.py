@@ -76,3 +76,44 @@ def milliseconds(command, environment):
     elapsed = time.perf_counter_ns() - began
     assert status == 0
     return elapsed / 1e6
+
+
+# Closes a range that holds a connection of which much is unsent, and meanwhile registers a pipe.
+LINGERER = """
+import os, select, socket, struct, sys, threading, time
+LINGER_S = 10
+listener = socket.create_server(("127.0.0.1", 0))
+sender = socket.create_connection(listener.getsockname())
+receiver, _ = listener.accept()
+sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
+sender.setblocking(False)
+try:
+    while True:
+        sender.send(bytes(1 << 16))
+except BlockingIOError:
+    pass
+reader, writer = os.pipe()
+epoll = select.epoll()
+number = sender.detach()
+closing = threading.Thread(target=os.closerange, args=(number, number + 1))
+began = time.monotonic()
+closing.start()
+while os.path.exists(f"/proc/self/fd/{number}"):
+    pass
+epoll.register(reader, select.EPOLLIN)
+waited = time.monotonic() - began
+while receiver.recv(1 << 16):
+    pass
+closing.join()
+sys.exit(waited >= LINGER_S)
+"""
+
+
+@pytest.mark.parametrize("environment", ["plain", "preloaded"])
+def test_a_connection_outside_the_policy_that_lingers_holds_nobody_up(tmp_path, environment):
+    host = support.Host(tmp_path)
+    preload = host.preload(host.policy("other", [support.free_port()]))
+    words = {"plain": {}, "preloaded": preload}[environment]
+    done = subprocess.run(["/usr/bin/python3", "-I", "-c", LINGERER], capture_output=True,
+                          env={**os.environ, **words}, timeout=support.ANSWER_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -1,5 +1,6 @@
 // Duplicates of a descriptor, and numbers that change their meaning.
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <netinet/in.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -175,14 +176,21 @@ SCENARIO(closing_a_range, kStaysOnChannel) {
     const int high = ::dup2(other, 302);
     a.close(fd);
     a.close(other);
-    a.result("close_range of one", ::close_range(301, 302, 0));
+    a.result("close_range with wrong flags", ::close_range(300, 302, 1 << 20));
+    a.send(high, "open");
+    a.result("close_range of one", ::close_range(301, 302, CLOSE_RANGE_UNSHARE));
     a.send(low, "left");
     a.send(high, "closed", MSG_NOSIGNAL);
     a.result("close_range the wrong way", ::close_range(10, 5, 0));
     ::closefrom(300);
     a.send(low, "closed", MSG_NOSIGNAL);
   });
-  a.client([&] { a.recv(other, 10); a.recv(fd, 10); a.recv(fd, 10); });
+  a.client([&] {
+    a.recv(other, 4);
+    a.recv(other, 10);
+    a.recv(fd, 10);
+    a.recv(fd, 10);
+  });
 }
 
 SCENARIO(calls_on_wrong_descriptors, 0) {
