@@ -107,7 +107,8 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   if (fd >= 0) {
     sys::call(SYS_fchmod, fd, 0644);  // whatever the umask took away
     const auto reserves = [&] {
-      return sys::call(SYS_fallocate, fd, 0, 0, kSlotsOffset) == 0 || errno == EOPNOTSUPP;
+      return sys::call(SYS_fallocate, fd, 0, 0, kHeaderBytes + sizeof(RuleSlot)) == 0 ||
+             errno == EOPNOTSUPP;
     };
     if (sys::call(SYS_ftruncate, fd, segment->bytes_) == 0 && reserves()) {
       memory = mmap(nullptr, segment->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -157,10 +158,11 @@ void Segment::lock() noexcept {
 }
 
 // Writing to a hole of the file where no memory is left for it would end the program with SIGBUS.
-bool Segment::has_memory(const StreamSlot& slot) const noexcept {
+template <typename Part>
+bool Segment::has_memory(const Part& part) noexcept {
   constexpr std::uintptr_t kPage = 4096;
-  const auto begin = reinterpret_cast<std::uintptr_t>(&slot) / kPage * kPage;
-  const auto end = reinterpret_cast<std::uintptr_t>(&slot + 1);
+  const auto begin = reinterpret_cast<std::uintptr_t>(&part) / kPage * kPage;
+  const auto end = reinterpret_cast<std::uintptr_t>(&part + 1);
   const int saved = errno;
   // Kernels before 5.14 do not know it.
   const bool lacks = sys::call(SYS_madvise, begin, (end - begin + kPage - 1) / kPage * kPage,
@@ -200,20 +202,25 @@ StreamSlot* Segment::acquire() noexcept {
   return &slot;
 }
 
-void Segment::release(StreamSlot* slot) noexcept {
-  const signals::Later not_now;
-  lock();
+std::uint64_t Segment::begin_closing(const StreamSlot& slot) noexcept {
   std::atomic<std::uint64_t>& closings = header_->closings;
   const std::uint64_t before = closings.load(std::memory_order_relaxed);
   closings.store(before + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  header_->closed.add(slot->counts);
-  rules_[slot->rule_index].closed.add(slot->counts);
+  header_->closed.add(slot.counts);
+  rules_[slot.rule_index].closed.add(slot.counts);
+  return before + 2;
+}
+
+void Segment::release(StreamSlot* slot) noexcept {
+  const signals::Later not_now;
+  lock();
+  const std::uint64_t closing = begin_closing(*slot);
   begin(*slot);
   slot->in_use.store(0, std::memory_order_relaxed);
-  slot->closed_at.store(before + 2, std::memory_order_relaxed);
+  slot->closed_at.store(closing, std::memory_order_relaxed);
   end(*slot);
-  closings.store(before + 2, std::memory_order_release);
+  header_->closings.store(closing, std::memory_order_release);
   free_[free_count_++] = static_cast<std::uint32_t>(slot - slots_);
   unlock();
 }
@@ -221,13 +228,8 @@ void Segment::release(StreamSlot* slot) noexcept {
 void Segment::count_closed(const StreamSlot& slot) noexcept {
   const signals::Later not_now;
   lock();
-  std::atomic<std::uint64_t>& closings = header_->closings;
-  const std::uint64_t before = closings.load(std::memory_order_relaxed);
-  closings.store(before + 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  header_->closed.add(slot.counts);
-  rules_[slot.rule_index].closed.add(slot.counts);
-  closings.store(before + 2, std::memory_order_release);
+  const std::uint64_t closing = begin_closing(slot);
+  header_->closings.store(closing, std::memory_order_release);
   unlock();
 }
 
@@ -250,6 +252,10 @@ std::uint8_t Segment::rule_index(const char* name) noexcept {
   lock();
   const std::uint32_t used = header_->rules_used.load(std::memory_order_relaxed);
   if (!find(used) && used < kRules) {
+    if (used > 0 && !has_memory(rules_[used])) {
+      unlock();
+      return 0;
+    }
     std::snprintf(rules_[index].name, sizeof rules_[index].name, "%s",
                   index < kLast ? name : "(others)");
     header_->rules_used.store(used + 1, std::memory_order_release);

@@ -5,7 +5,7 @@
 //
 //   0            4096                  kSlotsOffset            + sizeof(StreamSlot)
 //   | header     | rule 0 | rule 1 ... | slot 0                | slot 1 ...
-//                                        (sparse: untouched slots take no memory)
+//                 (sparse: of these, what was never used takes no memory)
 //
 // Publication: a slot's identity (everything that is not atomic) changes only between two
 // increments of `sequence` (odd while it changes); a reader copies the slot, and believes the copy
@@ -179,7 +179,7 @@ class Segment {
   // The counters of a stream that found no slot, when it ends.
   void count_closed(const StreamSlot& slot) noexcept;
   // Where the rule of this name is counted: made if need be, the last one for all when there are
-  // too many.
+  // too many, the first one while the file system has no memory for another.
   std::uint8_t rule_index(const char* name) noexcept;
   // REQUIRES: an index from rule_index().
   RuleSlot& rule(std::uint8_t index) noexcept { return rules_[index]; }
@@ -203,7 +203,10 @@ class Segment {
   Segment() noexcept = default;
 
   void lock() noexcept;
-  bool has_memory(const StreamSlot& slot) const noexcept;
+  template <typename Part>
+  static bool has_memory(const Part& part) noexcept;
+  // With the lock; what it returns is to be stored in `closings`.
+  std::uint64_t begin_closing(const StreamSlot& slot) noexcept;
   void unlock() noexcept { busy_.clear(std::memory_order_release); }
 
   SegmentHeader* header_ = nullptr;

@@ -3,6 +3,10 @@
 #include "rsocket-core/stats.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -202,6 +206,47 @@ TEST_F(Stats, AWaitForRoomLastsUntilThereIsSome) {
   EXPECT_EQ(mine.counts.waits.counts[0] + mine.counts.waits.counts[1], 0U);  // more than 2 us
   EXPECT_GE(mine.counts.waited_ns, 5'000'000U);
   EXPECT_GE(mine.counts.stalls, 2U);
+}
+
+// In a child, whose mounts are its own. Returns what it exits with.
+constexpr int kNoMount = 100;
+int use_all_of_a_small_file_system(const std::string& folder) {
+  if (::unshare(CLONE_NEWNS) != 0 ||
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("none", folder.c_str(), "tmpfs", 0, "size=64k") != 0) {
+    return kNoMount;
+  }
+  const std::unique_ptr<Segment> segment(Segment::create(folder.c_str(), "test"));
+  if (segment == nullptr) return 1;
+  const std::uint8_t first = segment->rule_index("first");
+  std::size_t slots = 0;
+  while (segment->acquire() != nullptr) ++slots;
+  if (slots == 0 || slots >= stats::kSlots) return 2;
+  bool shared = false;
+  for (std::size_t i = 0; i < stats::kRules; ++i) {
+    const std::uint8_t index = segment->rule_index(("rule " + std::to_string(i)).c_str());
+    segment->rule(index).opened.fetch_add(1);
+    shared |= index == first;
+  }
+  return shared ? 0 : 3;
+}
+
+TEST_F(Stats, AFullFileSystemCostsTheCountingAndNotTheProcess) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(use_all_of_a_small_file_system(folder_));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  if (WEXITSTATUS(status) == kNoMount) GTEST_SKIP() << "may not mount a file system of its own";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(Stats, OnlyWhatIsUsedTakesMemory) {
+  segment_->rule_index("first");
+  struct stat file {};
+  ASSERT_EQ(::stat(segment_->path(), &file), 0);
+  constexpr long kBlock = 512;  // stat(2)
+  EXPECT_LE(file.st_blocks * kBlock, stats::kSlotsOffset / 4);
 }
 
 }  // namespace
