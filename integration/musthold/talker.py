@@ -7,6 +7,7 @@
   talker.py ask ADDRESS PORT       connects, says "connected"; for each line on stdin
                                      say TEXT     sends the line, says what came back
                                      bulk BYTES   sends and receives so many, says their digest
+                                     take N PATH  makes descriptor N a file of its own, says "taken"
 """
 
 import hashlib
@@ -77,6 +78,10 @@ def ask(address, port):
             sent = rest.encode() + b"\n"
             connection.sendall(sent)
             print(receive(connection, len(sent)).decode().rstrip("\n"), flush=True)
+        elif verb == "take":
+            number, path = rest.split(" ", 1)
+            os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), int(number))
+            print("taken", flush=True)
         else:
             sent = bytes(index * 31 % 251 for index in range(4096)) * (int(rest) // 4096)
             sender = threading.Thread(target=connection.sendall, args=(sent,))

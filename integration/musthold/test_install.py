@@ -1,6 +1,7 @@
 """What `make install` puts in place works from there."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -20,3 +21,20 @@ def test_the_installed_files_find_each_other(tmp_path):
     command = shutil.which("ringroad", path=tmp_path / "bin")
     shown = subprocess.run([command, "version"], check=True, capture_output=True, text=True).stdout
     assert str(libraries["libringroad.so"]) in shown
+
+
+def test_units_and_examples_name_the_folders_that_they_are_installed_in(tmp_path):
+    """As `make install PREFIX=...` does, without the products' build: in a folder of its own."""
+    build, prefix = tmp_path / "build", tmp_path / "where"
+    subprocess.run(["cmake", "-S", support.ROOT, "-B", build, "-G", "Ninja",
+                    f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DBUILD_TESTING=OFF"], check=True,
+                   stdout=subprocess.DEVNULL)
+    share = build / "packaging" / "share"
+    named = {path.name: path.read_text() for path in share.iterdir()}
+    for unit in ("ringroad@.service", "ringroad-exporter.service"):
+        assert f"{prefix}/bin/ringroad " in named[unit], unit
+    library = re.compile(rf"{re.escape(str(prefix))}/lib[\w/-]*/libringroad\.so")
+    for text in ("ringroad-generator", "mariadb.conf", "tikv.conf"):
+        assert library.search(named[text]), text
+    for name, text in named.items():
+        assert "@CMAKE_" not in text and "@RINGROAD_" not in text, name

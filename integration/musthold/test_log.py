@@ -3,6 +3,7 @@
      asker ══ 127.0.0.1 ══ echo server        talker.py, both preloaded
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -170,6 +171,39 @@ def test_a_pipe_that_nobody_reads_neither_stops_nor_ends_the_program(host, tmp_p
     finally:
         if reader >= 0:
             os.close(reader)
+
+
+def fill(path):
+    pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        for size in (65536, 1):
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(pipe, bytes(size))
+    finally:
+        os.close(pipe)
+
+
+def test_a_full_standard_error_stops_nothing(host):
+    with Pair(preload(host, policy(host), LOG="stderr", LOG_LEVEL="info"), 1, host=host) as pair:
+        asker = pair.askers[0]
+        fill(f"/proc/{asker.pid}/fd/2")
+        for mode in ("tcp", "rdma", "tcp"):
+            set_mode(host, asker.pid, mode)
+        pair.say(asker, 10)
+
+
+def test_a_file_that_the_program_has_at_number_2_gets_no_line(host, tmp_path):
+    data = tmp_path / "data"
+    with Pair(preload(host, policy(host), LOG="stderr", LOG_LEVEL="info"), 1, host=host) as pair:
+        asker = pair.askers[0]
+        assert asker.tell(f"take 2 {data}") == "taken"
+        for mode in ("tcp", "rdma"):
+            set_mode(host, asker.pid, mode)
+        host.wait_for_channels(asker.pid, 1)
+        pair.say(asker, 10)
+        assert asker.finish() == 0
+        assert data.read_bytes() == b""
 
 
 INSIDE = r"""

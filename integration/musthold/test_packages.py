@@ -194,6 +194,7 @@ exec >/result/said 2>&1
 preload() { echo "$1: $(tr '\0' '\n' <"/proc/$(systemctl show -P MainPID sleeper)/environ" | grep ^LD_PRELOAD=)"; }
 preload boot
 echo "limits: $(systemctl show -P LimitMEMLOCK sleeper) $(systemctl show -P PrivateDevices sleeper)"
+echo "folder: $(stat -c '%U %a' /dev/shm/ringroad)"
 echo "check: $(systemctl show -P Result ringroad@sleeper)"
 systemctl -q disable ringroad@sleeper; systemctl restart sleeper; preload disabled
 systemctl -q enable ringroad@sleeper; systemctl restart sleeper; preload enabled
@@ -237,6 +238,7 @@ def test_a_real_systemd_preloads_what_is_enabled_and_nothing_after_a_purge(insta
     said = dict(line.split(": ", 1) for line in (tmp_path / "said").read_text().splitlines())
     preloaded = r"LD_PRELOAD=/usr/lib/[\w-]+/ringroad/libringroad\.so"
     assert re.fullmatch(preloaded, said["boot"]) and re.fullmatch(preloaded, said["enabled"]), said
+    assert said["folder"] == "root 1777", said
     assert said["limits"] == "infinity no" and said["check"] == "success", said
     assert said["disabled"] == said["purged"] == "", said
     assert said["exporter"] == "HTTP/1.0 200 OK", said
