@@ -21,18 +21,8 @@ namespace {
 Mutex change_mutex;  // taken before
 Mutex table_mutex;
 Socket* free_list = nullptr;  // guarded by table_mutex
-std::atomic<int> highest{-1};  // number ever managed or in an epoll instance
-// The instance's number plus one, or this.
-constexpr int kSeveral = -1;
-std::atomic<int> epoll_marks[descriptors::kLimit];
 
 constexpr std::size_t kSlabSockets = 64;
-
-void raise_highest(int fd) noexcept {
-  int known = highest.load(std::memory_order_relaxed);
-  while (fd > known && !highest.compare_exchange_weak(known, fd, std::memory_order_relaxed)) {
-  }
-}
 
 Socket* allocate() noexcept {
   if (free_list == nullptr) {
@@ -88,13 +78,23 @@ void SocketRef::release() noexcept {
 namespace descriptors {
 
 std::atomic<Socket*> table[kLimit];
+std::atomic<int> epoll_marks[kLimit];
+std::atomic<int> highest{-1};
+
+void raise_highest(int fd) noexcept {
+  int known = highest.load(std::memory_order_relaxed);
+  while (fd > known && !highest.compare_exchange_weak(known, fd, std::memory_order_relaxed)) {
+  }
+}
 
 std::atomic<bool> Change::under_way_{false};
+std::atomic<unsigned> Change::count_{0};
 
 Change::Change() noexcept RR_NO_THREAD_SAFETY_ANALYSIS : taken_(runtime::owns_memory()) {
   if (!taken_) return;
   change_mutex.lock();
   under_way_.store(true, std::memory_order_relaxed);
+  count_.store(count_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 Change::~Change() RR_NO_THREAD_SAFETY_ANALYSIS {
   if (!taken_) return;
@@ -307,24 +307,6 @@ void go_on_after_exec(Agent& agent) noexcept {
     const bool inherited = socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kInherited;
     agent.family().keep_no_longer(inherited ? socket->share : socket->stream->share());
   }
-}
-
-void note_epoll_add(int fd, int epfd) noexcept {
-  if (fd < 0 || fd >= kLimit) return;
-  raise_highest(fd);
-  const bool first = epoll_marks[fd].load(std::memory_order_relaxed) == 0;
-  epoll_marks[fd].store(first ? epfd + 1 : kSeveral, std::memory_order_relaxed);
-}
-
-void note_epoll_end(int fd) noexcept {
-  if (fd < 0 || fd >= kLimit || epoll_marks[fd].load(std::memory_order_relaxed) == 0) return;
-  epoll_marks[fd].store(0, std::memory_order_relaxed);
-}
-
-int epoll_of(int fd) noexcept {
-  if (fd < 0 || fd >= kLimit) return kNoEpoll;
-  const int mark = epoll_marks[fd].load(std::memory_order_relaxed);
-  return mark == kSeveral ? kSeveralEpolls : mark - 1;
 }
 
 int highest_known() noexcept {

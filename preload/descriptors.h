@@ -105,9 +105,15 @@ class Change {
     std::atomic_thread_fence(std::memory_order_acquire);
     return under_way_.load(std::memory_order_acquire);
   }
+  // How many have begun.
+  static unsigned count() noexcept {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return count_.load(std::memory_order_acquire);
+  }
 
  private:
   static std::atomic<bool> under_way_;
+  static std::atomic<unsigned> count_;
   const bool taken_;
 };
 // Keeps the file that `fd` names open for as long as it lives, if closing it may take its time
@@ -154,9 +160,26 @@ void go_on_after_exec(Agent& agent) noexcept;
 // Which numbers the program has put into the kernel's epoll instances, and in which.
 inline constexpr int kNoEpoll = -1;
 inline constexpr int kSeveralEpolls = -2;
-void note_epoll_add(int fd, int epfd) noexcept;
-void note_epoll_end(int fd) noexcept;  // taken out, or closed
-int epoll_of(int fd) noexcept;         // or kNoEpoll, kSeveralEpolls
+// The instance's number plus one.
+inline constexpr int kSeveralMark = -1;
+extern std::atomic<int> epoll_marks[kLimit];
+inline int epoll_of(int fd) noexcept {  // or kNoEpoll, kSeveralEpolls
+  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kLimit)) return kNoEpoll;
+  const int mark = epoll_marks[fd].load(std::memory_order_relaxed);
+  return mark == kSeveralMark ? kSeveralEpolls : mark - 1;
+}
+extern std::atomic<int> highest;  // number ever managed or in an epoll instance
+void raise_highest(int fd) noexcept;
+inline void note_epoll_add(int fd, int epfd) noexcept {
+  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kLimit)) return;
+  if (fd > highest.load(std::memory_order_relaxed)) raise_highest(fd);
+  const bool first = epoll_marks[fd].load(std::memory_order_relaxed) == 0;
+  epoll_marks[fd].store(first ? epfd + 1 : kSeveralMark, std::memory_order_relaxed);
+}
+// Taken out, or closed.
+inline void note_epoll_end(int fd) noexcept {
+  if (epoll_of(fd) != kNoEpoll) epoll_marks[fd].store(0, std::memory_order_relaxed);
+}
 
 // No number beyond it was ever managed, noted, or the library's own; -1 if none was.
 int highest_known() noexcept;

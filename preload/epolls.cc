@@ -18,9 +18,6 @@ namespace {
 
 constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
 
-// How many sets there were when the number was last looked up among them.
-std::atomic<unsigned> looked_up[descriptors::kLimit];
-
 Mutex making_mutex;  // taken before
 Mutex sets_mutex;
 // Few, and each as long-lived as the program's instance.
@@ -206,13 +203,12 @@ void number_goes(Stream& stream, int fd, bool gone) noexcept {
   for (const auto& set : all_sets()) set->number_goes(stream, fd, gone);
 }
 
+std::atomic<unsigned> looked_up[descriptors::kLimit];
+
 bool holds_streams(int epfd) noexcept {
   if (descriptors::managed(epfd)) return true;
   const unsigned made = EpollSet::made();
-  if (made == 0 || epfd < 0 || epfd >= descriptors::kLimit ||
-      looked_up[epfd].load(std::memory_order_relaxed) == made) {
-    return false;
-  }
+  if (holds_none(epfd)) return false;
   known_by_another_number(epfd);
   looked_up[epfd].store(made, std::memory_order_relaxed);
   return descriptors::managed(epfd);

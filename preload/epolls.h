@@ -20,6 +20,15 @@ void forget(Stream& stream) noexcept;
 void number_goes(Stream& stream, int fd, bool gone) noexcept;
 // Whether a wait on `epfd` is the library's affair. Costs two loads where it is not.
 bool holds_streams(int epfd) noexcept;
+// How many sets there were when the number was last looked up among them.
+extern std::atomic<unsigned> looked_up[descriptors::kLimit];
+// False where holds_streams() has to tell.
+inline bool holds_none(int epfd) noexcept {
+  if (descriptors::managed(epfd)) return false;
+  const unsigned made = EpollSet::made();
+  return made == 0 || static_cast<unsigned>(epfd) >= static_cast<unsigned>(descriptors::kLimit) ||
+         looked_up[epfd].load(std::memory_order_relaxed) == made;
+}
 // After a wait of libc's on `epfd`, which knew of no stream there, that found `count` events: takes the
 // library's own event out, if it is among them. True: it was.
 bool found_inner(int epfd, epoll_event* events, int& count) noexcept;

@@ -59,6 +59,21 @@ int duplicate(int from, Call call) {
   return result;
 }
 
+// A copy of a number that is not known here, before and after and while nobody changes what a
+// number names. False: none was made.
+template <typename Call>
+bool duplicates_in_kernel(int from, int& result, Call call) {
+  if (descriptors::managed(from) || descriptors::Change::under_way()) return false;
+  const unsigned changes = descriptors::Change::count();
+  result = call();
+  if (result < 0 || (!descriptors::managed(from) && !descriptors::managed(result) &&
+                     descriptors::Change::count() == changes)) {
+    return true;
+  }
+  sys::close_quietly(result);
+  return false;
+}
+
 bool duplicates(int cmd) noexcept { return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC; }
 
 int call_dup_over(int from, int to, int flags, bool three) {
@@ -235,6 +250,8 @@ RR_NOINLINE int stream_setsockopt(int fd, int level, int name, const void* value
 }  // namespace
 
 int rr_dup(int fd) {
+  int result;
+  if (duplicates_in_kernel(fd, result, [fd] { return real().dup(fd); })) return result;
   return cancellation::no_point<plain_dup>(fd);
 }
 
@@ -246,29 +263,28 @@ int rr_dup3(int from, int to, int flags) {
   return cancellation::no_point<dup_over>(from, to, flags, true);
 }
 
-int rr_fcntl(int fd, int cmd, ...) {
-  va_list args;
-  va_start(args, cmd);
-  const long arg = va_arg(args, long);
-  va_end(args);
-  if (!descriptors::managed(fd) && !duplicates(cmd)) return real().fcntl(fd, cmd, arg);
+// Not variadic, as libc's are: the registers are the same, and need not be saved.
+int rr_fcntl(int fd, int cmd, long arg) {
+  if (!descriptors::managed(fd)) {
+    if (!duplicates(cmd)) return real().fcntl(fd, cmd, arg);
+    int result;
+    if (duplicates_in_kernel(fd, result, [=] { return real().fcntl(fd, cmd, arg); })) return result;
+  }
   return cancellation::no_point<fcntl_common>(real().fcntl, fd, cmd, arg);
 }
 
-int rr_fcntl64(int fd, int cmd, ...) {
-  va_list args;
-  va_start(args, cmd);
-  const long arg = va_arg(args, long);
-  va_end(args);
-  if (!descriptors::managed(fd) && !duplicates(cmd)) return real().fcntl64(fd, cmd, arg);
+int rr_fcntl64(int fd, int cmd, long arg) {
+  if (!descriptors::managed(fd)) {
+    if (!duplicates(cmd)) return real().fcntl64(fd, cmd, arg);
+    int result;
+    if (duplicates_in_kernel(fd, result, [=] { return real().fcntl64(fd, cmd, arg); })) {
+      return result;
+    }
+  }
   return cancellation::no_point<fcntl_common>(real().fcntl64, fd, cmd, arg);
 }
 
-int rr_ioctl(int fd, unsigned long request, ...) {
-  va_list args;
-  va_start(args, request);
-  void* arg = va_arg(args, void*);
-  va_end(args);
+int rr_ioctl(int fd, unsigned long request, void* arg) {
   if (!descriptors::managed(fd)) return real().ioctl(fd, request, arg);
   return cancellation::no_point<stream_ioctl>(fd, request, arg);
 }

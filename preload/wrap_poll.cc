@@ -230,6 +230,14 @@ int rr___ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sig
 
 namespace {
 
+void note_control(int epfd, int op, int fd) noexcept {
+  if (op == EPOLL_CTL_ADD) {
+    descriptors::note_epoll_add(fd, epfd);
+  } else if (op == EPOLL_CTL_DEL && descriptors::epoll_of(fd) == epfd) {
+    descriptors::note_epoll_end(fd);
+  }
+}
+
 RR_NOINLINE int control_epoll(int epfd, int op, int fd, epoll_event* event) {
   SocketRef socket = descriptors::find(fd);
   const int saved = errno;
@@ -255,11 +263,9 @@ RR_NOINLINE int control_epoll(int epfd, int op, int fd, epoll_event* event) {
     if (same) break;
     socket = std::move(now);
   }
-  if (result == 0 && op == EPOLL_CTL_ADD) {
-    descriptors::note_epoll_add(fd, epfd);
-    if (socket.epoll() != nullptr) socket.epoll()->watch();
-  } else if (result == 0 && op == EPOLL_CTL_DEL && descriptors::epoll_of(fd) == epfd) {
-    descriptors::note_epoll_end(fd);
+  if (result == 0) {
+    note_control(epfd, op, fd);
+    if (op == EPOLL_CTL_ADD && socket.epoll() != nullptr) socket.epoll()->watch();
   }
   return result;
 }
@@ -355,18 +361,63 @@ RR_NOINLINE int epoll_pwait2_anywhere(int epfd, epoll_event* events, int max,
   return wait_for_events(epfd, events, max, mask, true, deadline, in_kernel);
 }
 
+RR_NOINLINE int after_kernel_of(int epfd, epoll_event* events, int found, int max, int timeout_ms,
+                                const sigset_t* mask) {
+  return after_kernel(epfd, events, found, max, deadline_of(timeout_ms), mask);
+}
+
+// A wait on an instance without streams, and nothing else. False: it was not made. Who is cancelled
+// in it, before anybody knew that threads are, is counted as outside for good: sets then wake for
+// nothing at times.
+template <typename Wait>
+inline bool waits_in_kernel(int epfd, bool sleeps, int& found, Wait in_kernel) {
+  if (!epolls::holds_none(epfd) || cancellation::in_use.load(std::memory_order_relaxed))
+    return false;
+  if (sleeps) {
+    EpollSet::enter_outside();
+    if (__builtin_expect(descriptors::managed(epfd), 0)) {
+      EpollSet::leave_outside();
+      return false;
+    }
+  }
+  found = in_kernel();
+  if (sleeps) EpollSet::leave_outside();
+  return true;
+}
+
 }  // namespace
 
 int rr_epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
-  return cancellation::no_point<control_epoll>(epfd, op, fd, event);
+  if (descriptors::managed(fd)) {
+    return cancellation::no_point<control_epoll>(epfd, op, fd, event);
+  }
+  if (op == EPOLL_CTL_MOD) return real().epoll_ctl(epfd, op, fd, event);
+  if (op == EPOLL_CTL_ADD && descriptors::Change::under_way()) {
+    return cancellation::no_point<control_epoll>(epfd, op, fd, event);
+  }
+  const int result = real().epoll_ctl(epfd, op, fd, event);
+  if (result == 0) note_control(epfd, op, fd);
+  return result;
 }
 
 int rr_epoll_wait(int epfd, epoll_event* events, int max, int timeout_ms) {
-  return cancellation::point<epoll_wait_anywhere>(epfd, events, max, timeout_ms);
+  int found = 0;
+  if (!waits_in_kernel(epfd, timeout_ms != 0, found,
+                       [&] { return real().epoll_wait(epfd, events, max, timeout_ms); })) {
+    return cancellation::point<epoll_wait_anywhere>(epfd, events, max, timeout_ms);
+  }
+  if (found <= 0 || EpollSet::made() == 0) return found;
+  return cancellation::point<after_kernel_of>(epfd, events, found, max, timeout_ms, nullptr);
 }
 
 int rr_epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {
-  return cancellation::point<epoll_pwait_anywhere>(epfd, events, max, timeout_ms, mask);
+  int found = 0;
+  if (!waits_in_kernel(epfd, timeout_ms != 0, found,
+                       [&] { return real().epoll_pwait(epfd, events, max, timeout_ms, mask); })) {
+    return cancellation::point<epoll_pwait_anywhere>(epfd, events, max, timeout_ms, mask);
+  }
+  if (found <= 0 || EpollSet::made() == 0) return found;
+  return cancellation::point<after_kernel_of>(epfd, events, found, max, timeout_ms, mask);
 }
 
 int rr_epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout,

@@ -6,8 +6,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
-#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #include "preload/cancellation.h"
@@ -157,7 +159,7 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
       result = rr_fcntl(fd, as<int>(a[1]), a[2]);
       return true;
     case SYS_ioctl:
-      result = rr_ioctl(fd, as<unsigned long>(a[1]), a[2]);
+      result = rr_ioctl(fd, as<unsigned long>(a[1]), as<void*>(a[2]));
       return true;
     case SYS_setsockopt:
       result = rr_setsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<const void*>(a[3]),
@@ -268,15 +270,61 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
   return false;
 }
 
+// Which calls go there at all: most are none of the library's business.
+enum class Look : std::uint8_t { kNever, kIfManaged, kAlways };
+
+// Their first argument is the only descriptor, and what they do to one that is not known here is
+// the kernel's affair.
+constexpr long kOfADescriptor[] = {
+    SYS_read,     SYS_write,      SYS_readv,      SYS_writev, SYS_preadv2, SYS_pwritev2,
+    SYS_recvfrom, SYS_recvmsg,    SYS_recvmmsg,   SYS_sendto, SYS_sendmsg, SYS_sendmmsg,
+    SYS_shutdown, SYS_getsockopt, SYS_setsockopt, SYS_ioctl,
+};
+constexpr long kOthers[] = {
+    SYS_close,      SYS_close_range, SYS_connect,      SYS_listen,   SYS_accept4,
+    SYS_dup,        SYS_dup3,        SYS_fcntl,        SYS_sendfile, SYS_splice,
+    SYS_epoll_ctl,  SYS_epoll_pwait, SYS_epoll_pwait2, SYS_pselect6, SYS_ppoll,
+    SYS_io_submit,  SYS_pidfd_getfd, SYS_execve,       SYS_execveat, SYS_prctl,
+    SYS_seccomp,    SYS_exit_group,
+#ifdef SYS_accept
+    SYS_accept,
+#endif
+#ifdef SYS_dup2
+    SYS_dup2,
+#endif
+#ifdef SYS_epoll_wait
+    SYS_epoll_wait,
+#endif
+#ifdef SYS_poll
+    SYS_poll,
+#endif
+#ifdef SYS_select
+    SYS_select,
+#endif
+};
+constexpr std::size_t kNumbers = 512;
+constexpr auto kLooks = [] {
+  std::array<Look, kNumbers> looks{};
+  for (const long number : kOfADescriptor)
+    looks[static_cast<std::size_t>(number)] = Look::kIfManaged;
+  for (const long number : kOthers) looks[static_cast<std::size_t>(number)] = Look::kAlways;
+  return looks;
+}();
+
+Look look_at(long number) noexcept {
+  return static_cast<unsigned long>(number) < kNumbers ? kLooks[static_cast<std::size_t>(number)]
+                                                       : Look::kNever;
+}
+
 }  // namespace
 
-long rr_syscall(long number, ...) {
-  va_list args;
-  va_start(args, number);
-  long a[6];
-  for (long& word : a) word = va_arg(args, long);
-  va_end(args);
-  long result = 0;
-  if (cancellation::no_point<call_by_number>(number, a, &result)) return result;
-  return real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+long rr_syscall(long number, long a, long b, long c, long d, long e, long f) {
+  const Look look = look_at(number);
+  if (look == Look::kAlways ||
+      (look == Look::kIfManaged && descriptors::managed(static_cast<int>(a)))) {
+    const long words[6] = {a, b, c, d, e, f};
+    long result = 0;
+    if (cancellation::no_point<call_by_number>(number, words, &result)) return result;
+  }
+  return real().syscall(number, a, b, c, d, e, f);
 }

@@ -11,7 +11,10 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -44,9 +47,27 @@ void run(benchmark::State& state, Call call) {
 
 void compare(const char* name, auto program, auto real) {
   const std::string text = name;
-  benchmark::RegisterBenchmark((text + "/libc").c_str(), [=](benchmark::State& s) { run(s, real); });
-  benchmark::RegisterBenchmark((text + "/program").c_str(),
-                               [=](benchmark::State& s) { run(s, program); });
+  auto* one = benchmark::RegisterBenchmark((text + "/libc").c_str(),
+                                           [=](benchmark::State& s) { run(s, real); });
+  auto* other = benchmark::RegisterBenchmark((text + "/program").c_str(),
+                                             [=](benchmark::State& s) { run(s, program); });
+  // For callgrind, whose clock is not the machine's.
+  if (const char* calls = std::getenv("OVERHEAD_CALLS")) {
+    for (auto* each : {one, other}) each->Iterations(std::atoi(calls));
+  }
+}
+
+int add_and_take_out(auto call) {
+  call(d.epoll, EPOLL_CTL_ADD, d.pair[1], &d.event);
+  return call(d.epoll, EPOLL_CTL_DEL, d.pair[1], nullptr);
+}
+
+int select_one(auto call) {
+  fd_set in;
+  FD_ZERO(&in);
+  FD_SET(d.pair[0], &in);
+  timeval now{};
+  return call(d.pair[0] + 1, &in, nullptr, nullptr, &now);
 }
 
 }  // namespace
@@ -84,8 +105,50 @@ int main(int argc, char** argv) {
   compare("poll", [] { return poll(&one, 1, 0); }, [] { return libc_poll(&one, 1, 0); });
   compare("epoll_wait", [] { return epoll_wait(d.epoll, out, 4, 0); },
           [] { return libc_wait(d.epoll, out, 4, 0); });
+  static epoll_event writable{EPOLLOUT, {}};
+  static const int ready = epoll_create1(EPOLL_CLOEXEC);
+  libc_ctl(ready, EPOLL_CTL_ADD, d.pair[0], &writable);
+  compare(
+      "epoll_wait with time", [] { return epoll_wait(ready, out, 4, 1000); },
+      [] { return libc_wait(ready, out, 4, 1000); });
   compare("epoll_ctl", [] { return epoll_ctl(d.epoll, EPOLL_CTL_MOD, d.pair[0], &d.event); },
           [] { return libc_ctl(d.epoll, EPOLL_CTL_MOD, d.pair[0], &d.event); });
+  compare(
+      "epoll_ctl ADD and DEL", [] { return add_and_take_out(epoll_ctl); },
+      [] { return add_and_take_out(libc_ctl); });
+  static const auto libc_select = libc<decltype(&select)>("select");
+  compare(
+      "select", [] { return select_one(select); }, [] { return select_one(libc_select); });
+  static const auto libc_syscall = libc<decltype(&syscall)>("syscall");
+  compare(
+      "syscall SYS_gettid", [] { return syscall(SYS_gettid); },
+      [] { return libc_syscall(SYS_gettid); });
+  compare(
+      "syscall SYS_recvfrom",
+      [] { return syscall(SYS_recvfrom, d.pair[0], &byte, 1, MSG_DONTWAIT, nullptr, nullptr); },
+      [] {
+        return libc_syscall(SYS_recvfrom, d.pair[0], &byte, 1, MSG_DONTWAIT, nullptr, nullptr);
+      });
+  static int value = 0;
+  static const auto libc_ioctl = libc<decltype(&ioctl)>("ioctl");
+  compare(
+      "ioctl", [] { return ioctl(d.pair[0], FIONREAD, &value); },
+      [] { return libc_ioctl(d.pair[0], FIONREAD, &value); });
+  static const auto libc_setsockopt = libc<decltype(&setsockopt)>("setsockopt");
+  static const auto set_priority = [](auto call) {
+    return call(d.pair[0], SOL_SOCKET, SO_PRIORITY, &value, socklen_t{sizeof value});
+  };
+  compare(
+      "setsockopt", [] { return set_priority(setsockopt); },
+      [] { return set_priority(libc_setsockopt); });
+  static const auto libc_send = libc<decltype(&send)>("send");
+  compare(
+      "send", [] { return send(-1, &byte, 1, 0); }, [] { return libc_send(-1, &byte, 1, 0); });
+  static const auto libc_dup = libc<decltype(&dup)>("dup");
+  static const auto libc_close = libc<decltype(&close)>("close");
+  compare(
+      "dup and close", [] { return close(dup(d.pair[0])); },
+      [] { return libc_close(libc_dup(d.pair[0])); });
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
   return 0;

@@ -165,6 +165,15 @@ Names done_by_number() {
   return matches(code, std::regex("\n    case (SYS_[a-z0-9_]+):"));
 }
 
+TEST(SurfaceTest, EveryNumberThatIsDoneIsLookedAt) {
+  const std::string code = text_of(fs::path(RINGROAD_SOURCES) / "preload/wrap_syscall.cc");
+  const std::size_t begin = code.find("constexpr long kOfADescriptor[]");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string looked_at =
+      code.substr(begin, code.find("constexpr std::size_t", begin) - begin);
+  EXPECT_EQ(matches(looked_at, std::regex("\\b(SYS_[a-z0-9_]+),")), done_by_number());
+}
+
 TEST(SurfaceTest, WhatIsDoneByNumberIsInTheTable) {
   const Names all = described(table(kByNumber));
   const Names done = done_by_number();

@@ -30,10 +30,15 @@ class Between {
   Between() {
     real_dup2 = preload::real().dup2;
     real_close = preload::real().close;
+    real_dup = preload::real().dup;
     preload::real_functions.dup2 = [](int from, int to) {
       const int result = real_dup2(from, to);
       call(after_dup2);
       return result;
+    };
+    preload::real_functions.dup = [](int from) {
+      call(before_dup);
+      return real_dup(from);
     };
     preload::real_functions.close = [](int fd) {
       if (fd == kCopy) call(before_close);
@@ -43,11 +48,12 @@ class Between {
   ~Between() {
     preload::real_functions.dup2 = real_dup2;
     preload::real_functions.close = real_close;
+    preload::real_functions.dup = real_dup;
   }
   Between(const Between&) = delete;
   Between& operator=(const Between&) = delete;
 
-  static inline std::function<void()> after_dup2, before_close;
+  static inline std::function<void()> after_dup2, before_close, before_dup;
 
  private:
   static void call(std::function<void()>& step) {
@@ -55,6 +61,7 @@ class Between {
   }
   static inline decltype(preload::Real::dup2) real_dup2;
   static inline decltype(preload::Real::close) real_close;
+  static inline decltype(preload::Real::dup) real_dup;
 };
 
 // Another thread's work: run() returns when it is done, or asleep because it has to wait for us.
@@ -162,6 +169,45 @@ TEST(NumberChange, ACopyIsClosedByACloseThatBeganBeforeItWasMade) {
   ::close(pair.one);
   EXPECT_EQ("", pair.arrives());
   ::close(pair.other);
+}
+
+TEST(NumberChange, ACopyIsOfTheStreamThatTheNumberHasBecomeMeanwhile) {
+  Between between;
+  const Pair pair;
+  const int plain = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(kCopy, ::dup2(plain, kCopy));
+  Other copier;
+  Between::before_dup = [&] {
+    copier.run([&] { EXPECT_EQ(kCopy, ::dup2(pair.one, kCopy)); });
+    copier.join();
+  };
+  const int copy = ::dup(kCopy);
+  ASSERT_GE(copy, 0);
+  EXPECT_TRUE(preload::descriptors::managed(copy));
+  ::close(pair.one);
+  ::close(kCopy);
+  EXPECT_EQ("first", pair.through(copy));
+  ::close(copy);
+  EXPECT_EQ("", pair.arrives());
+  ::close(pair.other);
+  ::close(plain);
+}
+
+TEST(NumberChange, ACopyOfAPlainFileIsMadeOnceWhateverElseChanges) {
+  Between between;
+  const Pair pair;
+  const int plain = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::close(next);
+  Other closer;
+  Between::before_dup = [&] {
+    closer.run([&] { EXPECT_EQ(kCopy, ::dup2(pair.one, kCopy)); });
+    closer.join();
+  };
+  EXPECT_EQ(next, ::dup(plain));
+  EXPECT_FALSE(preload::descriptors::managed(next));
+  EXPECT_EQ(next + 1, ::dup(plain));
+  for (const int fd : {next, next + 1, plain, kCopy, pair.one, pair.other}) ::close(fd);
 }
 
 }  // namespace
