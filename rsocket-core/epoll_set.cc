@@ -457,6 +457,22 @@ std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bo
   return bits;
 }
 
+// EPOLLEXCLUSIVE: of bytes that come, the kernel tells one of the instances that ask so. The thread
+// that looks first is the one. REQUIRES: what is to be told is that there are bytes, and nothing
+// else.
+bool EpollSet::is_anothers(Item& item, const Stream::PollPlan& plan) noexcept {
+  if (item.fresh || item.keeps || plan.ended) return false;
+  // An end is everybody's.
+  if (plan.use_kernel && kernel_has(item, POLLRDHUP)) return false;
+  return !item.stream->claim_arrivals();
+}
+
+bool EpollSet::kernel_has(const Item& item, short bits) noexcept {
+  pollfd now{kernel_number(item), bits, 0};
+  timespec zero{0, 0};
+  return sys::ppoll(&now, 1, &zero, nullptr) > 0;
+}
+
 // Does the stream have something to say? Without `consume` an answer of yes may be given again.
 bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   if (item.disabled) {
@@ -466,8 +482,11 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   // A reset is both directions' affair, also where one of them is not the kernel's.
   if ((item.kernel_bits & EPOLLERR) != 0) item.stream->service();
   const bool edge_triggered = (item.mask & EPOLLET) != 0;
+  // Nobody sleeps in an instance that is watched from outside: there the kernel tells each.
+  const bool exclusive = (item.mask & EPOLLEXCLUSIVE) != 0 && !watched_;
   const Stream::PollPlan plan = item.stream->plan_poll(
-      poll_bits(item.mask), edge_triggered ? Stream::Arm::kAlways : Stream::Arm::kIfIdle);
+      poll_bits(item.mask),
+      edge_triggered || exclusive ? Stream::Arm::kAlways : Stream::Arm::kIfIdle);
   if (item.stream->on_kernel_for_good()) {
     // The kernel tells a newcomer all that holds. Who waits for edges has been told of that, and moves
     // with the next one.
@@ -518,6 +537,12 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   if (held && (edge || events != 0 || item.owes_room || (item.fresh && !put)))
     events |= item.mask & kOutput;
   if (!consume) return events != 0;
+  if (exclusive) {
+    if (events == EPOLLIN && is_anothers(item, plan)) events = 0;
+    // A newcomer is told what there is, which here the inner instance is yet to say.
+    item.keeps =
+        put && item.fresh ? kernel_has(item, POLLIN) : !edge_triggered && (events & EPOLLIN) != 0;
+  }
   // Also where the inner instance was to tell of it, and the change came first.
   item.owes_room = held && (item.fresh || item.tell_all) && events == 0;
   if (arrivals_count && (item.fresh || events != 0)) item.seen_tcp_arrivals = tcp_arrivals;

@@ -118,6 +118,7 @@ class EpollSet {
     bool fresh = false;          // added, modified: report whatever is ready
     bool tell_all = false;       // fresh at the last look, before the kernel was asked
     bool arrived = false;        // bytes, of which the kernel was not asked in time: the carrier changed
+    bool keeps = false;          // EPOLLEXCLUSIVE: what is there is this one's to tell
     bool owes_room = false;      // of it, room to send, for which the carrier changed just then
     std::uint64_t told_in = 0;   // the wait that it was last reported to
     std::uint32_t kernel_bits = 0;  // what the inner instance said of the TCP socket
@@ -151,10 +152,12 @@ class EpollSet {
   int collect(std::uint64_t wait, epoll_event* out, int max) noexcept RR_REQUIRES(mutex_);
   int promise_room(std::uint64_t wait, epoll_event* out, int max) noexcept RR_REQUIRES(mutex_);
   bool look(Item& item, epoll_event& out, bool consume) noexcept RR_REQUIRES(mutex_);
+  bool is_anothers(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   std::uint32_t kernel_says(Item& item, const Stream::PollPlan& plan, bool edge,
                             bool consume) noexcept
       RR_REQUIRES(mutex_);
   static int kernel_number(const Item& item) noexcept;
+  static bool kernel_has(const Item& item, short bits) noexcept;
   static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;
   bool watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   void watch_channel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);

@@ -175,6 +175,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The program's bytes that have ever come over TCP. `ends`: it is known where they end, and the
   // kernel may be readable because of what stands behind.
   std::uint64_t tcp_arrivals(bool& ends) noexcept;
+  // Whether bytes have come, by either carrier, since the last time that this said so: to one
+  // asker, of all threads. After a switch it may say so once more.
+  bool claim_arrivals() noexcept;
   // After a sleep: takes the channel's wake-up in, and tells the other waiters.
   void after_sleep(const Waiter* taker = nullptr) noexcept;
   // In how many EpollSets it is; with this bit it enters none any more, as its last number is being
@@ -525,6 +528,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Mutex rx_mutex_;
   std::uint64_t tcp_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes read from TCP, frames included
   std::uint64_t frames_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // of these, the frames
+  // Over TCP, and over one channel.
+  struct Arrived {
+    std::uint64_t tcp = 0;
+    std::uint64_t ring = 0;
+    std::uint64_t channel = 0;
+    bool operator==(const Arrived&) const = default;
+  };
+  Arrived claimed_ RR_GUARDED_BY(rx_mutex_);  // see claim_arrivals()
   bool gave_back_ RR_GUARDED_BY(rx_mutex_) = false;   // bytes in front of the ring's: stream_return.cc
   bool came_again_ RR_GUARDED_BY(rx_mutex_) = false;  // the program has read some over TCP
   std::uint64_t owed_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes of the ring that come again over TCP

@@ -191,6 +191,15 @@ std::uint64_t Stream::tcp_arrivals(bool& ends) noexcept {
   return tcp_rx_ - frames_rx_ + unread_on_tcp();
 }
 
+bool Stream::claim_arrivals() noexcept {
+  MutexLock rx(rx_mutex_);
+  Arrived now;
+  now.tcp = tcp_rx_ - frames_rx_ + unread_on_tcp();
+  now.ring = channel_ != nullptr ? channel_->rx_head() : 0;
+  now.channel = channel_generation_;
+  return std::exchange(claimed_, now) != now;
+}
+
 void Stream::after_sleep(const Waiter* taker) noexcept {
   {
     MutexLock rx(rx_mutex_);
