@@ -430,12 +430,12 @@ void EpollSet::watch_channel(Item& item, const Stream::PollPlan& plan) noexcept 
   look_inside_.store(true, std::memory_order_relaxed);
 }
 
-// What the inner instance has said of the TCP socket, as far as it is the stream's. `edge`: it is to be
-// asked in any case.
-std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bool edge,
+// What the inner instance has said of the TCP socket, as far as it is the stream's. `in_any_case`:
+// the kernel is to be asked.
+std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bool in_any_case,
                                     bool consume) noexcept {
-  if (edge) {
-    item.kernel_bits |= static_cast<std::uint32_t>(plan.kernel_events);
+  if (in_any_case) {
+    item.kernel_bits |= static_cast<std::uint32_t>(plan.kernel_events) | EPOLLERR | EPOLLHUP;
     item.kernel_bits_old = true;
   }
   // Where the carrier changed while the kernel looked, its answer is not the stream's.
@@ -447,7 +447,7 @@ std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bo
     timespec zero{0, 0};
     bits = sys::ppoll(&now, 1, &zero, nullptr) > 0 ? bits & static_cast<std::uint32_t>(now.revents) : 0;
   }
-  if ((item.mask & EPOLLET) != 0 && (bits & kInput) != 0 && !edge && !item.tell_all) {
+  if ((item.mask & EPOLLET) != 0 && (bits & kInput) != 0 && !in_any_case && !item.tell_all) {
     bool ends = false;
     const std::uint64_t arrivals = item.stream->tcp_arrivals(ends);
     // It was a frame of the peer's library that came, and nothing of its program's.
@@ -527,8 +527,10 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
     }
     if (!edge && !item.fresh) ready = 0;
   }
-  // An edge on one carrier tells what holds on the other.
-  const std::uint32_t from_kernel = kernel_says(item, plan, edge, consume);
+  // An edge on one carrier tells what holds on the other, and so does all that is told: of a stream
+  // that was reset during a switch the one knows the error, and the other the ends.
+  const bool tells = edge_triggered ? edge : ready != 0;
+  const std::uint32_t from_kernel = kernel_says(item, plan, tells, consume);
   if (edge_triggered && from_kernel != 0) ready = static_cast<std::uint32_t>(plan.ready);
   std::uint32_t events = ready | from_kernel;
   // An edge tells all that holds. A switch takes a moment; a program that runs into it gets EAGAIN, and

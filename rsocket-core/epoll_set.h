@@ -153,9 +153,8 @@ class EpollSet {
   int promise_room(std::uint64_t wait, epoll_event* out, int max) noexcept RR_REQUIRES(mutex_);
   bool look(Item& item, epoll_event& out, bool consume) noexcept RR_REQUIRES(mutex_);
   bool is_anothers(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
-  std::uint32_t kernel_says(Item& item, const Stream::PollPlan& plan, bool edge,
-                            bool consume) noexcept
-      RR_REQUIRES(mutex_);
+  std::uint32_t kernel_says(Item& item, const Stream::PollPlan& plan, bool in_any_case,
+                            bool consume) noexcept RR_REQUIRES(mutex_);
   static int kernel_number(const Item& item) noexcept;
   static bool kernel_has(const Item& item, short bits) noexcept;
   static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;

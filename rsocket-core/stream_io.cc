@@ -471,7 +471,8 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
     if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};
     return {shut_rd_ ? Step::kDone : Step::kWouldBlock, 0, 0};
   }
-  if (n == 0 && error_.load(std::memory_order_relaxed) != 0 && total_bytes(iov, count_iov) > skip) {
+  if (n == 0 && error_.load(std::memory_order_relaxed) != 0 &&
+      (total_bytes(iov, count_iov) > skip || unread_on_tcp() == 0)) {
     // A reset that scan_frames() took from the kernel, behind all that had arrived.
     return {Step::kError, 0, tell_error(skip)};
   }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tests/preload/actor.h"
+#include "tests/preload/epoll_calls.h"
 
 namespace ringroad::test {
 namespace {
@@ -141,6 +142,66 @@ SCENARIO(a_reset_is_told_after_our_shutdown, kStaysOnChannel) {
     a.settle(fd, kAll, POLLERR | POLLHUP);
     a.recv(fd, 20);
     a.recv(fd, 20);
+  });
+}
+
+// The next two also where the reset ends a switch of the carrier: who took the error from the
+// kernel then has to tell it.
+SCENARIO(a_reset_is_told_to_who_asks_for_nothing, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.server([&] { a.send(fd, "never read"); });
+  a.client([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    a.send(fd, "abc");
+  });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    a.recv(fd, 1);
+  });
+  a.client([&] {
+    a.send(fd, "de");
+    a.close(fd);
+  });
+  a.server([&] {
+    a.settle(fd, kAll, POLLHUP);
+    a.recv(fd, 0);
+    a.recv(fd, 17, MSG_WAITALL);
+    a.recv(fd, 0, MSG_WAITALL);
+    a.recv(fd, 0);
+    a.poll(fd, kAll);
+    a.recv(fd, 1);
+  });
+}
+
+SCENARIO(epoll_one_shot_tells_a_reset_whole, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  const auto shoot = [&](std::uint32_t events) {
+    modify(a, epoll, fd, events | EPOLLONESHOT);
+    wait(a, epoll, kSoon);
+    wait(a, epoll, 0);
+  };
+  a.client([&] { a.send(fd, "some bytes"); });
+  a.server([&] {
+    add(a, epoll, fd, EPOLLOUT);
+    wait(a, epoll, kSoon);
+    a.settle(fd, POLLIN, POLLIN);
+    a.send(fd, "never read");
+    modify(a, epoll, fd, EPOLLPRI | EPOLLRDHUP | EPOLLONESHOT);
+  });
+  a.client([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    a.close(fd);
+  });
+  a.server([&] {
+    a.settle(fd, kAll, POLLHUP);
+    wait(a, epoll, kSoon);
+    shoot(EPOLLPRI | EPOLLRDHUP);
+    shoot(EPOLLIN | EPOLLOUT);
+    a.recv(fd, 100, MSG_WAITALL);
+    shoot(EPOLLPRI | EPOLLRDHUP);
+    a.recv(fd, 100, MSG_WAITALL);
+    shoot(EPOLLPRI | EPOLLRDHUP);
   });
 }
 
