@@ -2,7 +2,6 @@
 // Makes two instances, each with a stream that is used, one with an idle stream beside it and one
 // with COUNT. Says "made", waits for a line, asleep with all of the idle streams, and prints the
 // time that a message takes, with either.
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -14,52 +13,14 @@
 #include <cstdlib>
 #include <ctime>
 #include <limits>
-#include <thread>
+
+#include "tests/preload/loopback.h"
 
 namespace {
 
-[[noreturn]] void fail(const char* what) {
-  std::perror(what);
-  std::exit(1);
-}
-
-struct Stream {
-  int client = -1;
-  int server = -1;
-};
-
-class Listener {
- public:
-  Listener() {
-    if (bind(fd_, reinterpret_cast<sockaddr*>(&at_), sizeof at_) != 0 || listen(fd_, 64) != 0 ||
-        getsockname(fd_, reinterpret_cast<sockaddr*>(&at_), &length_) != 0) {
-      fail("listen");
-    }
-  }
-
-  // connect(2) and accept(2) return when the stream is on a channel, if the policy says so.
-  Stream connect_to() {
-    Stream stream;
-    std::thread other([&] { stream.server = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC); });
-    stream.client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(stream.client, reinterpret_cast<sockaddr*>(&at_), sizeof at_) != 0) {
-      fail("connect");
-    }
-    other.join();
-    if (stream.server < 0) fail("accept4");
-    return stream;
-  }
-
- private:
-  int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in at_ = [] {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return at;
-  }();
-  socklen_t length_ = sizeof at_;
-};
+using ringroad::test::fail;
+using ringroad::test::Listener;
+using Stream = ringroad::test::Loopback;
 
 struct Set {
   int epoll = epoll_create1(EPOLL_CLOEXEC);
