@@ -31,7 +31,9 @@ std::string setting(const char* name, const char* usual) {
 }
 
 std::string policy(const std::string& rest) {
-  return "version = 1\n[[rule]]\nname = \"differential\"\nsubnet = [" +
+  return "version = 1\n[[rule]]\nname = \"left-alone\"\nsubnet = [\"127.0.0.99/32\"]\nvia = "
+         "\"tcp\"\n"
+         "[[rule]]\nname = \"differential\"\nsubnet = [" +
          setting("RINGROAD_TEST_SUBNET", "\"127.0.0.0/8\", \"::1/128\"") + "]\nvia = \"" +
          setting("RINGROAD_TEST_VIA", "shm") + "\"\n" + rest;
 }

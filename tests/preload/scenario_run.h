@@ -52,8 +52,9 @@ class Program {
   std::string err_;
 };
 
-// What the library needs: promoted from the first byte, or after some messages. Over shm on loopback, unless
-// RINGROAD_TEST_ADDRESS, _SUBNET, _VIA and _WAIT (as a policy has them) say otherwise.
+// What the library needs: promoted from the first byte, or after some messages. Over shm on
+// loopback, unless RINGROAD_TEST_ADDRESS, _SUBNET, _VIA and _WAIT (as a policy has them) say
+// otherwise. Connections with 127.0.0.99 are left alone.
 std::string policy_from_the_first_byte();
 std::string policy_after_messages(unsigned count);
 
