@@ -316,6 +316,81 @@ SCENARIO(popen_with_the_stream_as_output, kComesBack) {
   });
 }
 
+namespace {
+
+// A stream that is standard input by itself: nobody has put it there by dup2(). Bytes that came
+// before are for the program that `run` starts, which says on the pipe what it has read.
+void input_of_a_program(Actor& a, const std::function<void(int pipe)>& run) {
+  constexpr int kPipe = 150;
+  a.meet();
+  int fd = -1;
+  if (a.is_server()) {
+    ::close(STDIN_FILENO);
+    fd = ::accept(a.listening(), nullptr, nullptr);
+    a.log("standard input: %d", fd == STDIN_FILENO);
+  } else {
+    fd = a.connect_blocking();
+  }
+  a.sync();
+  exchange(a, fd, "before");
+  a.client([&] { a.send(fd, "for it, not for it"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    int ends[2] = {-1, -1};
+    a.result("pipe", ::pipe2(ends, O_CLOEXEC));
+    a.log("for its output: %d", ::dup2(ends[1], kPipe) == kPipe);
+    run(kPipe);
+    ::close(kPipe);
+    ::close(ends[1]);
+    a.read(ends[0], 20);
+    a.recv(fd, 20);
+    a.send(fd, "answer");
+  });
+  a.client([&] { a.recv(fd, 20); });
+}
+
+char head[] = "head";
+char count[] = "-c7";
+char* const take_seven[] = {head, count, nullptr};
+
+// Its output, and nothing of a stream, is put in its place.
+void spawn(Actor& a, int pipe, bool by_name) {
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, pipe, 1);
+  pid_t child = -1;
+  a.result("spawn", by_name ? ::posix_spawnp(&child, head, &actions, nullptr, take_seven, environ)
+                            : ::posix_spawn(&child, "/usr/bin/head", &actions, nullptr, take_seven,
+                                            environ));
+  ::posix_spawn_file_actions_destroy(&actions);
+  wait_for(a, child);
+}
+
+}  // namespace
+
+SCENARIO(posix_spawn_with_the_stream_as_input, kComesBack) {
+  input_of_a_program(a, [&](int pipe) { spawn(a, pipe, false); });
+}
+SCENARIO(posix_spawnp_with_the_stream_as_input, kComesBack) {
+  input_of_a_program(a, [&](int pipe) { spawn(a, pipe, true); });
+}
+SCENARIO(system_with_the_stream_as_input, kComesBack) {
+  // The shell wants a number of one digit.
+  input_of_a_program(a, [&](int pipe) {
+    const std::string command = "head -c7 > /proc/self/fd/" + std::to_string(pipe);
+    a.log("system: %d", std::system(command.c_str()));
+  });
+}
+SCENARIO(popen_with_the_stream_as_input, kComesBack) {
+  input_of_a_program(a, [&](int pipe) {
+    std::FILE* program = ::popen("head -c7", "r");
+    char bytes[16] = {};
+    if (program == nullptr || std::fgets(bytes, sizeof bytes, program) == nullptr) return;
+    a.log("pclose: %d", ::pclose(program));
+    a.result("write", ::write(pipe, bytes, 7));
+  });
+}
+
 SCENARIO(printf_to_the_stream, kComesBack) {
   const int fd = a.stream();
   output_of_a_program(a, fd, [&] {

@@ -240,7 +240,10 @@ SCENARIO(select_sleeps_until_one_of_a_mixed_set_is_ready, kStaysOnChannel) {
       a.recv(fd, 9);
     }
     asleep(sets, true, [&] { a.close(others.tcp.other); });
-    asleep(sets, false, [&] { a.close(others.pipe[1]); });
+    Sets rest(a);
+    rest.member("stream", fd);
+    rest.member("pipe", others.pipe[0]);
+    asleep(rest, false, [&] { a.close(others.pipe[1]); });
   } else {
     for (int i = 0; i < 2; ++i) {
       a.sync();
