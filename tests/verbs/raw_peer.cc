@@ -3,7 +3,9 @@
 #include <endian.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "tests/verbs/fixture.h"
 
@@ -107,6 +109,22 @@ void RawPeer::write(std::uint64_t offset, std::uint32_t n, std::uint32_t immedia
   request.wr.rdma.remote_addr = peer_.ring_addr + offset;
   request.wr.rdma.rkey = peer_.rkey;
   post(request, n);
+}
+
+ibv_wc_status RawPeer::write_into(const Hello& other) {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_RDMA_WRITE;
+  request.send_flags = IBV_SEND_SIGNALED;
+  request.wr.rdma.remote_addr = other.ring_addr;
+  request.wr.rdma.rkey = other.rkey;
+  post(request, 8);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  ibv_wc completion{};
+  while (ibv_poll_cq(id_->send_cq, 1, &completion) == 0) {
+    if (std::chrono::steady_clock::now() > deadline) return IBV_WC_GENERAL_ERR;
+    std::this_thread::yield();
+  }
+  return completion.status;
 }
 
 void RawPeer::send(const void* bytes, std::uint32_t n, bool with_immediate) {

@@ -34,6 +34,9 @@ class RawPeer {
   const Hello& peer() const { return peer_; }
   // An RDMA write with immediate of `n` bytes at `offset` of the peer's ring.
   void write(std::uint64_t offset, std::uint32_t n, std::uint32_t immediate);
+  // An RDMA write of a few bytes into the ring that `other` describes, whosever it is: how it
+  // ended. IBV_WC_GENERAL_ERR: not within ten seconds.
+  ibv_wc_status write_into(const Hello& other);
   void send(const void* bytes, std::uint32_t n, bool with_immediate = false);
   void send(const ControlMessage& message) { send(&message, sizeof message); }
 

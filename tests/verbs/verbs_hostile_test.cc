@@ -102,6 +102,19 @@ TEST_F(VerbsHostileTest, AnHonestPeerIsBelieved) {
   EXPECT_FALSE(b_->failed());
 }
 
+TEST_F(VerbsHostileTest, ARingIsGoneWithItsChannel) {
+  ASSERT_NO_FATAL_FAILURE(listen());
+  RawPeer first, second;
+  ASSERT_NO_FATAL_FAILURE(meet(first));
+  std::unique_ptr<Channel> channel = std::move(b_);
+  ASSERT_NO_FATAL_FAILURE(meet(second));
+  EXPECT_NE(second.peer().rkey, first.peer().rkey);
+  EXPECT_EQ(second.write_into(first.peer()), IBV_WC_SUCCESS)
+      << "hosts are kept apart, not the streams of one";
+  channel.reset();
+  EXPECT_EQ(second.write_into(first.peer()), IBV_WC_REM_ACCESS_ERR);
+}
+
 TEST_F(VerbsHostileTest, DataThatCannotBeEndTheChannel) {
   ASSERT_NO_FATAL_FAILURE(listen());
   EXPECT_EQ(reaction([](RawPeer& p) { p.write(0, 10, 1U << 16); }), Reason::kBadRequest)
