@@ -428,8 +428,11 @@ const char* name_of(Peer peer) {
   return "?";
 }
 
-void hand_over(Actor& a, char holder, Way way) {
+enum class When { kBeforeTheClose, kAfterIt };
+
+void hand_over(Actor& a, char holder, Way way, When when) {
   for (const Case& c : kCases) {
+    if ((c.peer == Peer::kCloses) != (when == When::kAfterIt)) continue;
     const int fd = a.stream();
     a.log("-- %s, the peer %s", name_of(c.unread), name_of(c.peer));
     warm_up(a, fd);
@@ -530,9 +533,19 @@ void hand_over_what_is_stuck(Actor& a, char holder) {
   from_a_stopped_peer(a, holder, pass_by_sendmsg, kLongerThanTheRestUs);
 }
 
-#define HAND_OVER(way)                                                                      \
-  SCENARIO(server_hands_over_##way, kComesBack) { hand_over(a, 'S', way); }                  \
-  SCENARIO(client_hands_over_##way, kComesBack) { hand_over(a, 'C', way); }
+#define HAND_OVER(way)                                                  \
+  SCENARIO(server_hands_over_##way, kComesBack) {                       \
+    hand_over(a, 'S', way, When::kBeforeTheClose);                      \
+  }                                                                     \
+  SCENARIO(client_hands_over_##way, kComesBack) {                       \
+    hand_over(a, 'C', way, When::kBeforeTheClose);                      \
+  }                                                                     \
+  SCENARIO(server_hands_over_a_closed_one_by_##way, kComesBack) {       \
+    hand_over(a, 'S', way, When::kAfterIt);                             \
+  }                                                                     \
+  SCENARIO(client_hands_over_a_closed_one_by_##way, kComesBack) {       \
+    hand_over(a, 'C', way, When::kAfterIt);                             \
+  }
 
 }  // namespace
 
