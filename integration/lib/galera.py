@@ -55,10 +55,14 @@ class Node(mariadb.MariaDb):
     def _recovered_position(self):
         """How far the data of a node that was killed go, as the service's start script asks."""
         log = self.directory / "recovery.log"
-        subprocess.run(["mariadbd", "--no-defaults", *self.user_options(), f"--datadir={self.data}",
-                        f"--log-error={log}", f"--innodb-log-file-size={mariadb.REDO_LOG}",
-                        "--innodb-use-native-aio=0", *self._options, "--wsrep-recover", "--skip-networking"],
-                       check=True, timeout=RECOVERY_TIMEOUT_S)
+        done = subprocess.run(
+            ["mariadbd", "--no-defaults", *self.user_options(), f"--datadir={self.data}",
+             f"--log-error={log}", f"--innodb-log-file-size={mariadb.REDO_LOG}",
+             "--innodb-use-native-aio=0", *self._options, "--wsrep-recover", "--skip-networking"],
+            check=False, timeout=RECOVERY_TIMEOUT_S)
+        if done.returncode != 0:
+            raise processes.ProcessError(f"{self.name}: recovery ended with {done.returncode}"
+                                         f"{processes.tail(log)}")
         found = re.findall(r"WSREP: Recovered position: (\S+)", log.read_text(errors="replace"))
         if not found:
             raise processes.ProcessError(f"{self.name}: no position{processes.tail(log)}")

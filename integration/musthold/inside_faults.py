@@ -58,17 +58,21 @@ def netem(*harm, only_rdma=False):
             subprocess.run(["tc", "qdisc", "del", "dev", end, "root"], check=False)
 
 
+def reach_over_the_cable(address):
+    """As layout-pair has it for the server's end."""
+    tool("ip", "neigh", "replace", address, "lladdr", SERVER_MAC, "dev", CABLE[0], "nud", "permanent")
+    tool("ip", "route", "replace", address, "dev", CABLE[0], "src", CLIENT, "table", "100")
+
+
 @contextlib.contextmanager
-def link_down():
+def link_down(servers=(ADDRESS,)):
     tool("ip", "link", "set", CABLE[0], "down")
     try:
         yield
     finally:
         tool("ip", "link", "set", CABLE[0], "up")
-        # What the kernel has forgotten with the link: see layout-pair.
-        tool("ip", "neigh", "replace", ADDRESS, "lladdr", SERVER_MAC, "dev", CABLE[0], "nud",
-             "permanent")
-        tool("ip", "route", "replace", ADDRESS, "dev", CABLE[0], "src", CLIENT, "table", "100")
+        for address in servers:  # which the kernel has forgotten with the link
+            reach_over_the_cable(address)
 
 
 @pytest.fixture(name="modules", scope="module", autouse=True)

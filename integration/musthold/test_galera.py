@@ -43,6 +43,13 @@ class Loaded:
         support.wait_for(lambda: self.carriers() == [carrier] * count,
                          f"the {count} ends of replication streams to be on {carrier}", 60)
 
+    def is_on(self, carrier, node):
+        """The streams of one node, that is."""
+        count = len(self.cluster.nodes) - 1
+        support.wait_for(lambda: [stream["carrier"] for stream in self.group_streams(node)]
+                         == [carrier] * count,
+                         f"the replication streams of {node.name} to be on {carrier}", 60)
+
     def start(self, directory):
         self.load = increments.UntilTold(directory / "stop")
         self.run = load_for(self.cluster.nodes[0]).start(INCREMENTS, directory / "log", THREADS, SEED,

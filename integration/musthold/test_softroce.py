@@ -85,7 +85,7 @@ def fixture_faults(tmp_path_factory):
 
 @pytest.fixture(name="galera", scope="module")
 def fixture_galera(tmp_path_factory):
-    return Boot(GALERA, tmp_path_factory.mktemp("galera") / "out", layout="self")
+    return Boot(GALERA, tmp_path_factory.mktemp("galera") / "out")
 
 
 @pytest.mark.parametrize("name", names_in(DOCTOR))
