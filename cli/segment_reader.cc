@@ -228,30 +228,38 @@ std::string segment_directory() {
   return named != nullptr && *named != '\0' ? named : stats::kDefaultDirectory;
 }
 
-bool read_segment(const std::string& path, ProcessReport& out, std::string& why) {
+namespace {
+
+enum class Outcome { kRead, kFailed, kPassedOver };
+
+Outcome read_one(const std::string& path, Which which, ProcessReport& out, std::string& why) {
   const SegmentFile file(path);
   if (file.error() != 0) {
     why = file.error() == ELOOP ? "it is a symbolic link" : strerrordesc_np(file.error());
-    return false;
+    return Outcome::kFailed;
   }
   const std::optional<std::uint64_t> size = file.size_if_regular();
   if (!size) {
     why = "it is not a regular file";
-    return false;
+    return Outcome::kFailed;
   }
   SegmentHeader header;
   if (!file.read_at(0, static_cast<void*>(&header), sizeof header)) {
     why = *size == 0 ? std::string(kUnfinished)
                      : "it is truncated: " + std::to_string(*size) + " bytes hold no header";
-    return false;
+    return Outcome::kFailed;
   }
   why = header_problem(header, *size);
   if (why.empty()) why = owner_problem(header, file.status(), path);
-  if (!why.empty()) return false;
+  if (!why.empty()) return Outcome::kFailed;
+  if (which == Which::kRunning &&
+      !process_runs(static_cast<pid_t>(header.pid), header.start_ticks)) {
+    return Outcome::kPassedOver;
+  }
   SlotsReader reader(file);
   if (!reader.read()) {
     why = "it was truncated while it was read";
-    return false;
+    return Outcome::kFailed;
   }
   report_header(reader.header(), out);
   out.unreadable = reader.unreadable();
@@ -267,23 +275,25 @@ bool read_segment(const std::string& path, ProcessReport& out, std::string& why)
     out.rules[slot->rule_index].measures += measures_of(slot->counts);
   }
   out.alive = process_runs(out.pid, reader.header().start_ticks);
-  return true;
+  return Outcome::kRead;
 }
 
-namespace {
-
-bool add_segment(const std::string& path, Snapshot& snapshot) {
+Outcome add_segment(const std::string& path, Which which, Snapshot& snapshot) {
   ProcessReport process;
   std::string why;
-  if (read_segment(path, process, why)) {
+  const Outcome outcome = read_one(path, which, process, why);
+  if (outcome == Outcome::kRead && (which == Which::kAll || process.alive)) {
     snapshot.processes.push_back(std::move(process));
-    return true;
   }
-  snapshot.skipped.push_back({path, why});
-  return false;
+  if (outcome == Outcome::kFailed) snapshot.skipped.push_back({path, why});
+  return outcome;
 }
 
 }  // namespace
+
+bool read_segment(const std::string& path, ProcessReport& out, std::string& why) {
+  return read_one(path, Which::kAll, out, why) == Outcome::kRead;
+}
 
 Snapshot read_segments_of(const std::string& directory, const std::vector<pid_t>& pids) {
   std::vector<pid_t> each = pids;
@@ -295,13 +305,13 @@ Snapshot read_segments_of(const std::string& directory, const std::vector<pid_t>
     if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
       snapshot.skipped.push_back({path, why_no_segment(pid, directory)});
     } else {
-      add_segment(path, snapshot);
+      add_segment(path, Which::kAll, snapshot);
     }
   }
   return snapshot;
 }
 
-Snapshot read_segments(const std::string& directory) {
+Snapshot read_segments(const std::string& directory, Which which) {
   Snapshot snapshot;
   struct CloseDirectory {
     void operator()(DIR* opened) const noexcept { closedir(opened); }
@@ -317,7 +327,7 @@ Snapshot read_segments(const std::string& directory) {
     if (!pid) continue;
     const std::string path = directory + "/" + entry->d_name;
     // A file that is gone by now was of a process that has just ended.
-    if (!add_segment(path, snapshot) && access(path.c_str(), F_OK) != 0) {
+    if (add_segment(path, which, snapshot) == Outcome::kFailed && access(path.c_str(), F_OK) != 0) {
       snapshot.skipped.pop_back();
     }
   }

@@ -30,9 +30,13 @@ struct Snapshot {
 // RINGROAD_RUNTIME_DIR, or the default.
 std::string segment_directory();
 
-// Every segment in `directory`; files whose name is not a number are none. A directory that does
-// not exist holds none.
-Snapshot read_segments(const std::string& directory);
+// Of an ended process' segment kRunning looks at the header alone: what others left behind, however
+// many and large, does not hold up who asks for those that run.
+enum class Which { kAll, kRunning };
+
+// The segments in `directory`; files whose name is not a number are none. A directory that does
+// not exist holds none. `skipped` names those that cannot be read, also with kRunning.
+Snapshot read_segments(const std::string& directory, Which which = Which::kAll);
 
 // Those of these processes only, also ended ones; each that has none that can be read is in
 // `skipped`.

@@ -124,7 +124,7 @@ int set(const Arguments& arguments) {
       return kWrongArguments;
     }
   }
-  const Snapshot snapshot = read_segments(directory);
+  const Snapshot snapshot = read_segments(directory, Which::kRunning);
   int status = kDone;
   struct Asked {
     ProcessReport before;

@@ -55,20 +55,20 @@ std::string StreamSelection::words_of_filter() const {
 
 Snapshot StreamSelection::read(const char* command, bool ended, bool& complete) const {
   const std::string directory = directory_of(directory_);
-  Snapshot snapshot = pids_.empty() ? read_segments(directory) : read_segments_of(directory, pids_);
+  Snapshot snapshot = pids_.empty()
+                          ? read_segments(directory, ended ? Which::kAll : Which::kRunning)
+                          : read_segments_of(directory, pids_);
   for (const SkippedFile& file : snapshot.skipped) {
     std::fprintf(stderr, "%s: %s is skipped: %s\n", command, file.path.c_str(), file.why.c_str());
   }
   complete = !snapshot.no_directory && (pids_.empty() || snapshot.skipped.empty());
-  if (!ended && pids_.empty()) {
-    std::erase_if(snapshot.processes, [](const ProcessReport& process) { return !process.alive; });
-  }
   return snapshot;
 }
 
 Snapshot StreamSelection::read_quietly() const {
   const std::string directory = directory_of(directory_);
-  Snapshot snapshot = pids_.empty() ? read_segments(directory) : read_segments_of(directory, pids_);
+  Snapshot snapshot = pids_.empty() ? read_segments(directory, Which::kRunning)
+                                    : read_segments_of(directory, pids_);
   std::erase_if(snapshot.processes, [](const ProcessReport& process) { return !process.alive; });
   return snapshot;
 }

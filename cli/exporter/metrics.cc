@@ -160,8 +160,7 @@ std::string Collector::collect(Format format) {
       }
     }
   }
-  Snapshot snapshot = read_segments(directory_);
-  std::erase_if(snapshot.processes, [](const ProcessReport& process) { return !process.alive; });
+  Snapshot snapshot = read_segments(directory_, Which::kRunning);
   const std::size_t found = snapshot.processes.size();
   snapshot.processes.resize(std::min(found, most_processes_));
   const std::map<pid_t, ino_t> files = files_of(directory_, snapshot);

@@ -6,7 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
 
 #include "cli/segment_reader.h"
 #include "tests/cli/support.h"
@@ -234,6 +238,56 @@ TEST_F(SegmentFiles, ProcessesComeByNumber) {
   EXPECT_LT(snapshot.processes[0].pid, snapshot.processes[1].pid);
   EXPECT_LT(snapshot.processes[1].pid, snapshot.processes[2].pid);
   for (const ProcessReport& process : snapshot.processes) EXPECT_TRUE(process.alive);
+}
+
+// How many bytes this process has read by system calls.
+std::uint64_t bytes_read() {
+  std::ifstream io("/proc/self/io");
+  std::string name;
+  std::uint64_t value = 0;
+  while (io >> name >> value) {
+    if (name == "rchar:") return value;
+  }
+  ADD_FAILURE() << "/proc/self/io does not tell";
+  return 0;
+}
+
+TEST_F(SegmentFiles, WhatManyDeadLeftBehindIsNotReadForThoseThatRun) {
+  constexpr std::uint32_t kDead = 2000;
+  constexpr std::uint32_t kBeyondEveryPid = 1U << 23;
+  const auto segment = make_segment(folder_);
+  add_stream(*segment, 1, "127.0.0.1", 1, "127.0.0.1", 2);
+  std::vector<char> header(sizeof(SegmentHeader));
+  ASSERT_EQ(std::ifstream(own_segment(folder_)).read(header.data(), sizeof(SegmentHeader)).gcount(),
+            static_cast<std::streamsize>(header.size()));
+  // All of its slots were used: 16 MiB each, which are holes here.
+  auto& dead = *reinterpret_cast<SegmentHeader*>(header.data());
+  dead.slots_used.store(stats::kSlots);
+  const auto size = static_cast<off_t>(stats::kSlotsOffset +
+                                       std::uint64_t{stats::kSlots} * sizeof(stats::StreamSlot));
+  for (std::uint32_t i = 0; i < kDead; ++i) {
+    dead.pid = kBeyondEveryPid + i;
+    const std::string path = folder_.file(std::to_string(dead.pid));
+    write_file(path, std::string(header.begin(), header.end()));
+    ASSERT_EQ(truncate(path.c_str(), size), 0);
+  }
+  const std::uint64_t before = bytes_read();
+  const Snapshot snapshot = read_segments(folder_.path(), Which::kRunning);
+  const std::uint64_t read = bytes_read() - before;
+  ASSERT_EQ(snapshot.processes.size(), 1U);
+  EXPECT_EQ(snapshot.processes[0].pid, getpid());
+  EXPECT_EQ(snapshot.processes[0].streams.size(), 1U);
+  EXPECT_TRUE(snapshot.skipped.empty());
+  constexpr std::uint64_t kOwn = 1U << 20;
+  EXPECT_LT(read, kOwn + kDead * 2 * sizeof(SegmentHeader));
+}
+
+TEST_F(SegmentFiles, AFileOfTheDeadThatCannotBeReadIsStillNamed) {
+  make_segment(folder_);
+  hand_over(folder_, ended_pid(), [](SegmentHeader& header) { header.version += 1; });
+  const Snapshot snapshot = read_segments(folder_.path(), Which::kRunning);
+  ASSERT_EQ(snapshot.skipped.size(), 1U);
+  EXPECT_THAT(snapshot.skipped[0].why, HasSubstr("remove the file"));
 }
 
 TEST_F(SegmentFiles, TheDirectoryIsTheOneThatTheLibraryUses) {
