@@ -24,6 +24,7 @@ std::string try_stream(Bytes input);       // a stream whose peer writes anythin
 std::string try_control(Bytes input);      // datagrams of `ringroad set`
 std::string try_segment(Bytes input);      // what `ringroad ss` reads
 std::string try_policy(Bytes input);
+std::string try_filter(Bytes input);       // of `ringroad ss`
 
 struct Target {
   const char* name;  // its folder in corpus/
@@ -32,7 +33,7 @@ struct Target {
 inline constexpr Target kTargets[] = {
     {"wire", try_wire},       {"flow", try_flow},       {"promotion", try_promotion},
     {"shm_channel", try_shm_channel}, {"stream", try_stream}, {"control", try_control},
-    {"segment", try_segment}, {"policy", try_policy}};
+    {"segment", try_segment}, {"policy", try_policy}, {"filter", try_filter}};
 
 // Takes an input apart from the front. Behind its end everything is zero.
 class Reader {
