@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 
 #include "tests/preload/actor.h"
 
@@ -31,12 +32,46 @@ void send_and_end(Actor& a, const std::function<void()>& end) {
   }
 }
 
-// The program that a process becomes.
+// The program that a process becomes: it says back what it reads.
 struct Heir {
-  const int file = ::open("/bin/true", O_RDONLY | O_CLOEXEC);
-  char name[5] = "true";
-  char* argv[2] = {name, nullptr};
+  const int file = ::open("/bin/sh", O_RDONLY | O_CLOEXEC);
+  char name[3] = "sh";
+  char option[3] = "-c";
+  char what[14] = "head -c20 >&0";
+  char* argv[4] = {name, option, what, nullptr};
 };
+
+// The client sends, and becomes by `exec` another program, whose standard input is the stream: what
+// was sent to it before and not read is that program's to read.
+void send_and_become(Actor& a, const std::function<void()>& exec) {
+  a.meet();
+  if (a.is_client()) {
+    ::close(STDIN_FILENO);
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    socklen_t length = 0;
+    sockaddr_storage to = a.address(AF_INET, length);
+    a.result("connect", ::connect(fd, reinterpret_cast<sockaddr*>(&to), length));
+    a.log("standard input: %d", fd == STDIN_FILENO);
+    a.sync();
+    a.recv(fd, 2, MSG_WAITALL);
+    a.sync();
+    a.settle(fd, POLLIN, POLLIN);
+    a.send_pattern(fd, 0, kBytes, kBytes);
+    exec();
+    a.log("did not become it: %s", strerrorname_np(errno));
+  } else {
+    const int fd = a.accept_blocking();
+    a.sync();
+    a.send(fd, "go");
+    a.send(fd, "for the next program");
+    a.sync();
+    a.set_timeout(fd, SO_RCVTIMEO, 5000);
+    a.recv_pattern(fd, 0, kBytes, 16384);
+    a.recv(fd, 20, MSG_WAITALL);
+    a.recv(fd, 1);
+    a.error(fd);
+  }
+}
 
 }  // namespace
 
@@ -65,47 +100,50 @@ SCENARIO(exit_in_a_thread_right_after_a_send, kEndsItself) {
 }
 
 SCENARIO(exec_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] { ::execl("/bin/true", "true", static_cast<char*>(nullptr)); });
+  send_and_become(a,
+                  [] { ::execl("/bin/sh", "sh", "-c", Heir().what, static_cast<char*>(nullptr)); });
 }
 
 SCENARIO(execv_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] { ::execv("/bin/true", Heir().argv); });
+  send_and_become(a, [] { ::execv("/bin/sh", Heir().argv); });
 }
 
 SCENARIO(execve_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] { ::execve("/bin/true", Heir().argv, environ); });
+  send_and_become(a, [] { ::execve("/bin/sh", Heir().argv, environ); });
 }
 
 SCENARIO(execvp_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] { ::execvp("true", Heir().argv); });
+  send_and_become(a, [] { ::execvp("sh", Heir().argv); });
 }
 
 SCENARIO(execvpe_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] { ::execvpe("true", Heir().argv, environ); });
+  send_and_become(a, [] { ::execvpe("sh", Heir().argv, environ); });
 }
 
 SCENARIO(execle_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] { ::execle("/bin/true", "true", static_cast<char*>(nullptr), environ); });
+  send_and_become(a, [] {
+    ::execle("/bin/sh", "sh", "-c", Heir().what, static_cast<char*>(nullptr), environ);
+  });
 }
 
 SCENARIO(execlp_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] { ::execlp("true", "true", static_cast<char*>(nullptr)); });
+  send_and_become(a, [] { ::execlp("sh", "sh", "-c", Heir().what, static_cast<char*>(nullptr)); });
 }
 
 SCENARIO(fexecve_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] { ::fexecve(Heir().file, Heir().argv, environ); });
+  send_and_become(a, [] { ::fexecve(Heir().file, Heir().argv, environ); });
 }
 
 SCENARIO(execveat_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] { ::execveat(Heir().file, "", Heir().argv, environ, AT_EMPTY_PATH); });
+  send_and_become(a, [] { ::execveat(Heir().file, "", Heir().argv, environ, AT_EMPTY_PATH); });
 }
 
 SCENARIO(exec_by_number_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] { ::syscall(SYS_execve, "/bin/true", Heir().argv, environ); });
+  send_and_become(a, [] { ::syscall(SYS_execve, "/bin/sh", Heir().argv, environ); });
 }
 
 SCENARIO(exec_of_a_file_by_number_right_after_a_send, kEndsItself) {
-  send_and_end(a, [] {
+  send_and_become(a, [] {
     ::syscall(SYS_execveat, Heir().file, "", Heir().argv, environ,
               static_cast<long>(AT_EMPTY_PATH));
   });

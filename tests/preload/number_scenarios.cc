@@ -2,8 +2,8 @@
 // libuv).
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
@@ -263,6 +263,19 @@ SCENARIO(bytes_handed_back_by_number, kComesBack) {
   });
   fd = a.stream();
   talk(fd, [&] {
+    tcp_zerocopy_receive request{};
+    char copied[64] = {};
+    request.copybuf_address = reinterpret_cast<std::uintptr_t>(copied);
+    request.copybuf_len = sizeof copied;
+    socklen_t length = sizeof request;
+    a.result("SYS_getsockopt",
+             ::syscall(SYS_getsockopt, fd, static_cast<long>(IPPROTO_TCP),
+                       static_cast<long>(TCP_ZEROCOPY_RECEIVE), &request, &length));
+    a.log("%d: %s", request.copybuf_len, copied);
+    a.send(fd, "over");
+  });
+  fd = a.stream();
+  talk(fd, [&] {
     aio_context_t context = 0;
     a.result("SYS_io_setup", ::syscall(SYS_io_setup, 4L, &context));
     iocb read{};
@@ -295,13 +308,25 @@ SCENARIO(descriptors_by_number, kStaysOnChannel) {
     a.log("SYS_accept4: %d", fd >= 0);
   }
   a.sync();
-  // A listener listens on, whoever asks it to, and takes another.
-  a.server([&] { a.result("SYS_listen", ::syscall(SYS_listen, a.listening(), 128L)); });
+  // A listener of its own, which nobody but the kernel and the library has heard of. Its port,
+  // which differs from run to run, is no matter of the transcript.
+  sockaddr_storage at{};
+  socklen_t length = 0;
   int another = -1;
-  if (a.is_client()) {
-    another = a.connect_blocking();
+  if (a.is_server()) {
+    at = a.address(AF_INET, length);
+    reinterpret_cast<sockaddr_in&>(at).sin_port = 0;
+    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    a.result("bind", ::bind(listener, reinterpret_cast<sockaddr*>(&at), length));
+    a.result("SYS_listen", ::syscall(SYS_listen, listener, 128L));
+    ::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &length);
+    ::send(fd, &at, sizeof at, 0);
+    another = static_cast<int>(::syscall(SYS_accept, listener, nullptr, nullptr));
+    a.result("SYS_close", ::syscall(SYS_close, listener));
   } else {
-    another = static_cast<int>(::syscall(SYS_accept, a.listening(), nullptr, nullptr));
+    ::recv(fd, &at, sizeof at, MSG_WAITALL);
+    another = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    a.result("connect", ::connect(another, reinterpret_cast<sockaddr*>(&at), sizeof(sockaddr_in)));
   }
   a.sync();
   a.client([&] { a.send(another, "another"); });
@@ -310,7 +335,7 @@ SCENARIO(descriptors_by_number, kStaysOnChannel) {
   a.server([&] {
     a.settle(fd, POLLIN, POLLIN);
     int value = -1;
-    socklen_t length = sizeof value;
+    length = sizeof value;
     a.result("SYS_ioctl", ::syscall(SYS_ioctl, fd, static_cast<long>(FIONREAD), &value));
     a.log("%d", value);
     a.result("SYS_getsockopt", ::syscall(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET),
@@ -319,12 +344,23 @@ SCENARIO(descriptors_by_number, kStaysOnChannel) {
     value = 1;
     a.result("SYS_setsockopt", ::syscall(SYS_setsockopt, fd, static_cast<long>(IPPROTO_TCP),
                                          static_cast<long>(TCP_NODELAY), &value, 4L));
+    for (const int ms : {30, 90}) {
+      const timeval time{0, ms * 1000};
+      a.result("SYS_setsockopt", ::syscall(SYS_setsockopt, another, static_cast<long>(SOL_SOCKET),
+                                           static_cast<long>(SO_RCVTIMEO), &time, sizeof time));
+      a.timed(ms, [&] { a.recv(another, 1); });
+    }
     const long flags = ::syscall(SYS_fcntl, fd, static_cast<long>(F_GETFL), 0L);
     a.result("SYS_fcntl", ::syscall(SYS_fcntl, fd, static_cast<long>(F_SETFL), flags | O_NONBLOCK));
     const long copies[] = {::syscall(SYS_dup, fd), ::syscall(SYS_dup2, fd, 300L),
                            ::syscall(SYS_dup3, fd, 301L, static_cast<long>(O_CLOEXEC)),
                            ::syscall(SYS_fcntl, fd, static_cast<long>(F_DUPFD_CLOEXEC), 310L)};
     a.result("SYS_close", ::syscall(SYS_close, fd));
+    // The number is another file's.
+    const int zeroes = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    a.log("the same number: %d", zeroes == fd);
+    a.read(zeroes, 2);
+    ::close(zeroes);
     for (const long copy : copies) {
       a.recv(static_cast<int>(copy), 2);
       a.send(static_cast<int>(copy), "by a copy");
