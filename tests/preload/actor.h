@@ -41,6 +41,8 @@ enum Trait : unsigned {
   kComesBack = 2,
   // A process of the scenario ends by itself: there is nobody to ask afterwards.
   kEndsItself = 4,
+  // And goes through the library as it does: nothing of it is left in the runtime directory.
+  kClearsAway = 8,
 };
 
 struct Scenario {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct Case {
   bool stays_on_channel = false;
   bool comes_back = false;
   bool ends_itself = false;
+  bool clears_away = false;
   Mode mode = Mode::kFirstByte;
 };
 
@@ -36,6 +38,7 @@ std::vector<Case> cases() {
       c.stays_on_channel |= trait == "stays-on-channel";
       c.comes_back |= trait == "comes-back";
       c.ends_itself |= trait == "ends-itself";
+      c.clears_away |= trait == "clears-away";
     }
     for (const Mode mode : {Mode::kFirstByte, Mode::kMidway}) {
       c.mode = mode;
@@ -75,6 +78,15 @@ std::string reasons(const cli::Snapshot& snapshot) {
   return all;
 }
 
+std::string entries_of(const std::string& directory) {
+  std::string all;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    all += entry.path().filename().string() + " ";
+  }
+  return all;
+}
+
 void expect_on_channel(const Case& c, const cli::Snapshot& snapshot) {
   EXPECT_GE(snapshot.processes.size(), 2U);
   std::uint64_t promoted = 0;
@@ -107,6 +119,9 @@ TEST_P(DifferentialTest, TheTranscriptIsTheKernels) {
   if (HasFatalFailure()) return;
   EXPECT_EQ(plain.transcript, preloaded.transcript)
       << difference(plain.transcript, preloaded.transcript);
+  if (c.clears_away) {
+    EXPECT_EQ(entries_of(segments), "") << "was left by a process that has ended";
+  }
   if (first && !c.ends_itself && (c.stays_on_channel || c.comes_back)) {
     expect_on_channel(c, preloaded.snapshot);
   }

@@ -75,27 +75,27 @@ void send_and_become(Actor& a, const std::function<void()>& exec) {
 
 }  // namespace
 
-SCENARIO(exit_right_after_a_send, kEndsItself) {
+SCENARIO(exit_right_after_a_send, kEndsItself | kClearsAway) {
   send_and_end(a, [] { std::exit(0); });
 }
 
-SCENARIO(underscore_exit_right_after_a_send, kEndsItself) {
+SCENARIO(underscore_exit_right_after_a_send, kEndsItself | kClearsAway) {
   send_and_end(a, [] { ::_exit(0); });
 }
 
-SCENARIO(underscore_capital_exit_right_after_a_send, kEndsItself) {
+SCENARIO(underscore_capital_exit_right_after_a_send, kEndsItself | kClearsAway) {
   send_and_end(a, [] { ::_Exit(0); });
 }
 
-SCENARIO(quick_exit_right_after_a_send, kEndsItself) {
+SCENARIO(quick_exit_right_after_a_send, kEndsItself | kClearsAway) {
   send_and_end(a, [] { std::quick_exit(0); });
 }
 
-SCENARIO(exit_group_by_number_right_after_a_send, kEndsItself) {
+SCENARIO(exit_group_by_number_right_after_a_send, kEndsItself | kClearsAway) {
   send_and_end(a, [] { ::syscall(SYS_exit_group, 0L); });
 }
 
-SCENARIO(exit_in_a_thread_right_after_a_send, kEndsItself) {
+SCENARIO(exit_in_a_thread_right_after_a_send, kEndsItself | kClearsAway) {
   send_and_end(a, [&] { Thread(a, [] { std::exit(0); }).join(); });
 }
 
@@ -149,7 +149,7 @@ SCENARIO(exec_of_a_file_by_number_right_after_a_send, kEndsItself) {
   });
 }
 
-SCENARIO(close_and_exit_right_after_a_send, kEndsItself) {
+SCENARIO(close_and_exit_right_after_a_send, kEndsItself | kClearsAway) {
   const int fd = a.stream();
   if (a.is_client()) {
     a.send_pattern(fd, 0, kBytes, kBytes);
@@ -159,7 +159,7 @@ SCENARIO(close_and_exit_right_after_a_send, kEndsItself) {
   a.drain_to_end(fd);
 }
 
-SCENARIO(exit_with_unread_bytes_resets, kEndsItself) {
+SCENARIO(exit_with_unread_bytes_resets, kEndsItself | kClearsAway) {
   const int fd = a.stream();
   if (a.is_client()) {
     a.settle(fd, POLLIN, POLLIN);
@@ -174,7 +174,7 @@ SCENARIO(exit_with_unread_bytes_resets, kEndsItself) {
   a.recv(fd, 20);
 }
 
-SCENARIO(exit_while_others_sleep, kEndsItself) {
+SCENARIO(exit_while_others_sleep, kEndsItself | kClearsAway) {
   // Threads that sleep in recv and poll do not keep the process, and what was sent arrives.
   const int fd = a.stream();
   if (a.is_client()) {
@@ -189,7 +189,7 @@ SCENARIO(exit_while_others_sleep, kEndsItself) {
   a.recv(fd, 10);
 }
 
-SCENARIO(exit_with_many_streams, kEndsItself) {
+SCENARIO(exit_with_many_streams, kEndsItself | kClearsAway) {
   std::vector<int> fds;
   for (int i = 0; i < 20; ++i) fds.push_back(a.stream());
   if (a.is_client()) {
@@ -202,7 +202,7 @@ SCENARIO(exit_with_many_streams, kEndsItself) {
   for (const int fd : fds) a.drain_to_end(fd);
 }
 
-SCENARIO(both_exit_at_once, kEndsItself) {
+SCENARIO(both_exit_at_once, kEndsItself | kClearsAway) {
   const int fd = a.stream();
   a.send(fd, "x");
   a.recv(fd, 1);

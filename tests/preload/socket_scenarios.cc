@@ -160,6 +160,7 @@ std::string trait_names(unsigned traits) {
   if ((traits & kStaysOnChannel) != 0) out += " stays-on-channel";
   if ((traits & kComesBack) != 0) out += " comes-back";
   if ((traits & kEndsItself) != 0) out += " ends-itself";
+  if ((traits & kClearsAway) != 0) out += " clears-away";
   return out;
 }
 
