@@ -474,7 +474,8 @@ bool EpollSet::kernel_has(const Item& item, short bits) noexcept {
 }
 
 // Does the stream have something to say? Without `consume` an answer of yes may be given again.
-bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
+// `stays`: also if the stream is the kernel's for good, which has no turn any more to tell of it.
+bool EpollSet::look(Item& item, epoll_event& out, bool consume, bool stays) noexcept {
   if (item.disabled) {
     item.kernel_bits = 0;
     return false;
@@ -487,7 +488,7 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume) noexcept {
   const Stream::PollPlan plan = item.stream->plan_poll(
       poll_bits(item.mask),
       edge_triggered || exclusive ? Stream::Arm::kAlways : Stream::Arm::kIfIdle);
-  if (item.stream->on_kernel_for_good()) {
+  if (!stays && item.stream->on_kernel_for_good()) {
     // The kernel tells a newcomer all that holds. Who waits for edges has been told of that, and moves
     // with the next one.
     const bool told = edge_triggered && !item.fresh && item.kernel_bits == 0 &&
@@ -601,8 +602,9 @@ void EpollSet::settle() noexcept {
   if (any) wake();
 }
 
-// Events for the wait of that number; none that it has been told of already.
-int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
+// Events for the wait of that number; none that it has been told of already. `asked`: so has the
+// kernel.
+int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked) noexcept {
   int n = 0;
   // A look may put something into the inner instance that is readable from before.
   bool owed = false;
@@ -620,7 +622,7 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max) noexcept {
         enqueue(item);
         continue;
       }
-      if (!look(item, out[n], true)) {
+      if (!look(item, out[n], true, asked)) {
         owed |= !queue_.empty() && queue_.back().owes_room;
         continue;
       }
@@ -783,7 +785,7 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
     if ((news || ours_most < max) && n < max && !foreign) {
       MutexLock lock(mutex_);
       moved_ = false;
-      n += collect(number, out + n, max - n);
+      n += collect(number, out + n, max - n, n > 0);
       if (n == 0 && moved_) continue;  // the kernel has it to tell
     }
     if (n == 0 && last && !std::exchange(outlasted, true) && outlast_switches()) {

@@ -149,9 +149,11 @@ class EpollSet {
   EpollSet(int epfd, const Calls& calls, int inner, int wake) noexcept;
 
   bool outlast_switches() noexcept RR_EXCLUDES(mutex_);
-  int collect(std::uint64_t wait, epoll_event* out, int max) noexcept RR_REQUIRES(mutex_);
+  int collect(std::uint64_t wait, epoll_event* out, int max, bool asked = false) noexcept
+      RR_REQUIRES(mutex_);
   int promise_room(std::uint64_t wait, epoll_event* out, int max) noexcept RR_REQUIRES(mutex_);
-  bool look(Item& item, epoll_event& out, bool consume) noexcept RR_REQUIRES(mutex_);
+  bool look(Item& item, epoll_event& out, bool consume, bool stays = false) noexcept
+      RR_REQUIRES(mutex_);
   bool is_anothers(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   std::uint32_t kernel_says(Item& item, const Stream::PollPlan& plan, bool in_any_case,
                             bool consume) noexcept RR_REQUIRES(mutex_);

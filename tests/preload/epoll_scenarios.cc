@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <vector>
 
@@ -604,6 +606,47 @@ SCENARIO(epoll_reset_by_the_peer, 0) {
     a.recv(fd, 4);
     wait(a, epoll, 0);
   });
+}
+
+// Beside one that is always ready, where the wait has room for both.
+SCENARIO(epoll_tells_in_the_same_wait_of_who_goes_back_to_the_kernel, kComesBack) {
+  const int on = 1;
+  for (const std::uint32_t events : {EPOLLIN + 0U, EPOLLIN | EPOLLET}) {
+    for (const int waits : {0, 1}) {
+      const int ready = a.stream();
+      const int fd = a.stream();
+      const int epoll = make();
+      ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      const auto arrived = [&](int wanted) {
+        int have = -1;
+        for (int ms = 0; ms < 2000 && have != wanted; ++ms) {
+          ::usleep(1000);
+          ::ioctl(fd, FIONREAD, &have);
+        }
+        a.log("unread: %d", have);
+        wait(a, epoll, 0, 2);  // once: an edge may be told again after a change of the carrier
+      };
+      a.client([&] { a.send(fd, "ping"); });
+      a.server([&] {
+        a.recv(fd, 4, MSG_WAITALL);
+        a.send(fd, "pong");
+      });
+      a.client([&] { a.recv(fd, 4, MSG_WAITALL); });
+      a.server([&] {
+        add(a, epoll, ready, EPOLLOUT, 1);
+        add(a, epoll, fd, events, 2);
+        for (int i = 0; i <= waits; ++i) wait(a, epoll, 0, 2);
+      });
+      a.client([&] { a.result("dprintf", ::dprintf(fd, "x")); });
+      a.server([&] { arrived(1); });
+      a.client([&] { a.send(fd, "y"); });
+      a.server([&] {
+        arrived(2);
+        a.recv(fd, 9);
+      });
+      ::close(epoll);
+    }
+  }
 }
 
 SCENARIO(epoll_before_and_after_fork, 0) {
