@@ -5,43 +5,20 @@
 They tell each other how far they are through files in $SHARE.
 """
 
-import json
 import os
-from pathlib import Path
 
 from lib import mariadb, rdma_counters, sysbench
 
 from . import support
 from .test_first_byte import FROM_THE_FIRST
 from .test_sysbench import SEED, check_report
+from .two_hosts import NODE, Meeting
 
-SHARE = Path(os.environ.get("SHARE", "/nowhere"))
-SERVES = os.environ.get("NODE") == "1"
+SERVES = NODE == "1"
 SERVER = os.environ.get("RINGROAD_RDMA_ADDRS", "").partition(" ")[0]
 PORT = 23306
 THREADS = 8
 SECONDS = 15
-# The other machine starts a server meanwhile, or runs a load.
-OTHER_S = 120
-
-
-def say(name, value):
-    """Leaves a value for the other machine; it appears whole or not at all."""
-    written = SHARE / f"{name}.new"
-    written.write_text(json.dumps(value))
-    written.rename(SHARE / name)
-
-
-def hear(name):
-    support.wait_for(lambda: (SHARE / name).exists() or failed(), f"the other machine's {name}",
-                     OTHER_S)
-    assert not failed(), failed()
-    return json.loads((SHARE / name).read_text())
-
-
-def failed():
-    """What went wrong on either machine."""
-    return [path.read_text() for path in SHARE.glob("problem-?")]
 
 
 def sent_packets():
@@ -56,21 +33,18 @@ def test_mariadb_and_sysbench_on_two_hosts_talk_over_rdma(tmp_path):
     policy = host.policy("two", [PORT], via="rdma", subnet="10.7.0.0/24", **timing)
     preload = host.preload(policy)
     before = sent_packets()
-    try:
-        messages = (serve if SERVES else load)(host, preload)
-    except BaseException as problem:
-        say(f"problem-{os.environ['NODE']}", str(problem))
-        raise
+    with Meeting("load") as meeting:
+        messages = (serve if SERVES else load)(host, preload, meeting)
     # Each message that the channel carried was sent or acknowledged; a packet may hold two.
     assert sent_packets() - before >= messages / 2
 
 
-def serve(host, preload):
+def serve(host, preload, meeting):
     server = mariadb.MariaDb("server", support.prepared_data(), host.directory, SERVER, PORT,
                              preload, native_aio=False, options=support.FOR_HUNDREDS)
     with server:
-        say("serving", True)
-        hear("report")
+        meeting.say("serving")
+        meeting.hear("report")
         process = host.ss(server.pid)
         print(f"promoted {process['streams_promoted']} of {process['streams_opened']}, "
               f"refused {process['promotions_refused']}, {process['totals']}")
@@ -81,8 +55,8 @@ def serve(host, preload):
     return process["totals"]["channel"]["rx_messages"]
 
 
-def load(host, preload):
-    hear("serving")
+def load(host, preload, meeting):
+    meeting.hear("serving")
     run = sysbench.Load(SERVER, PORT, support.TABLES, support.TABLE_SIZE).start(
         "oltp_read_write", host.directory / "log", THREADS, SEED, seconds=SECONDS, preload=preload)
     try:
@@ -95,5 +69,5 @@ def load(host, preload):
         check_report(report, server_deadlocks=report["transactions"] // 10)
     finally:
         run.kill()
-    say("report", {"queries": report["queries"]})
+    meeting.say("report", {"queries": report["queries"]})
     return messages
