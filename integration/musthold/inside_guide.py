@@ -20,6 +20,8 @@ from .two_hosts import NODE, Meeting
 HOST = f"db{NODE}"
 DATA = Path("/var/lib/mysql")
 ANSWER_S = 90
+# A node that takes another's data, emulated.
+END_S = 300
 # On two emulated processors, and within a test's time. apt would read for a minute what else is installed
 # on this machine: test_packages.py installs them.
 SHORTER = {
@@ -78,7 +80,7 @@ class Shell:
         self._write(f"{{ {command}\n}} >{output} 2>&1 </dev/null; "
                     f"echo $? >{status}.new; mv {status}.new {status}")
         try:
-            support.wait_for(status.exists, f"the end of: {command}", ANSWER_S)
+            support.wait_for(status.exists, f"the end of: {command}", END_S)
         except Exception as problem:
             raise AssertionError(f"{problem}\n{output.read_text()}") from problem
         return int(status.read_text()), output
