@@ -20,9 +20,9 @@ RUN = support.ROOT / "integration" / "softroce" / "run"
 ONE, TWO = HERE / "inside_one_host.py", HERE / "inside_two_hosts.py"
 PEER, GUIDE = HERE / "inside_peer.py", HERE / "inside_guide.py"
 FAULTS, GALERA = HERE / "inside_faults.py", HERE / "inside_galera.py"
-# Boots with ONE, before it: at the end of that a device is gone.
-DOCTOR = HERE / "inside_doctor.py"
-LIMIT_S = {ONE: 360, GUIDE: 480, FAULTS: 400, GALERA: 300}
+# Boot with ONE, before it: at the end of that a device is gone.
+DOCTOR, PROGRAMS = HERE / "inside_doctor.py", HERE / "inside_programs.py"
+LIMIT_S = {ONE: 420, GUIDE: 480, FAULTS: 400, GALERA: 300}
 pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
 
@@ -72,7 +72,7 @@ def environment():
 
 @pytest.fixture(name="one_host", scope="module")
 def fixture_one_host(tmp_path_factory):
-    return Boot(ONE, tmp_path_factory.mktemp("one") / "out", before=[DOCTOR])
+    return Boot(ONE, tmp_path_factory.mktemp("one") / "out", before=[DOCTOR, PROGRAMS])
 
 
 @pytest.fixture(name="two_hosts", scope="module")
@@ -100,6 +100,11 @@ def fixture_galera(tmp_path_factory):
 
 @pytest.mark.parametrize("name", names_in(DOCTOR))
 def test_of_the_doctor(one_host, name):
+    one_host.check(name)
+
+
+@pytest.mark.parametrize("name", names_in(PROGRAMS))
+def test_of_programs(one_host, name):
     one_host.check(name)
 
 
