@@ -1,6 +1,5 @@
 #include "rsocket-core/epoll_set.h"
 
-#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -17,8 +16,6 @@ namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 constexpr int kInnerBatch = 64;
-constexpr std::uint32_t kExclusiveAllows =
-    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 constexpr std::uint32_t kInput = EPOLLIN | EPOLLRDNORM;
 // The kernel wakes those who ask for any of these when bytes arrive (sock_def_readable).
 constexpr std::uint32_t kArrival = EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDBAND;
@@ -31,21 +28,6 @@ constexpr std::uint64_t kOfKernel = 0;
 constexpr std::uint64_t kOfChannel = 1;
 
 short poll_bits(std::uint32_t mask) noexcept { return static_cast<short>(mask & 0x7fff); }
-
-int control(int instance, int op, int fd, std::uint32_t events, std::uint64_t data) noexcept {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = data;
-  return sys::epoll_ctl(instance, op, fd, &event);
-}
-
-bool same_socket(int a, int b) noexcept {
-  if (a == b) return true;
-  struct stat of_a {};
-  struct stat of_b {};
-  return sys::call(SYS_fstat, a, &of_a) == 0 && sys::call(SYS_fstat, b, &of_b) == 0 &&
-         of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
-}
 
 // A tag is random but for its low bits, so that no program's data is one.
 constexpr std::uint64_t kTagIndex = (1 << 16) - 1;
@@ -67,6 +49,14 @@ std::atomic<unsigned> EpollSet::made_{0};
 std::atomic<int> EpollSet::outside_{0};
 
 // ---- Life
+
+int EpollSet::control(int instance, int op, int fd, std::uint32_t events,
+                      std::uint64_t data) noexcept {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = data;
+  return sys::epoll_ctl(instance, op, fd, &event);
+}
 
 std::shared_ptr<EpollSet> EpollSet::create(int epfd, const Calls& calls) noexcept {
   const int inner = sys::open_high_or_low([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
@@ -138,181 +128,6 @@ bool EpollSet::is_in(int epfd) const noexcept {
   const bool there = control(epfd, EPOLL_CTL_MOD, inner_, EPOLLIN | EPOLLET, tag_) == 0;
   errno = saved;
   return there;
-}
-
-// ---- epoll_ctl
-
-// As the kernel's, a registration is an open file under one number: the number may be closed, and be
-// another stream's by now, while a copy keeps it.
-EpollSet::Item* EpollSet::find(const Stream& stream, int fd) noexcept {
-  for (std::uint64_t number = 0; number < numbers_; ++number) {
-    const auto it = items_.find(key_of(stream, number));
-    if (it != items_.end() && it->second->fd == fd) return it->second.get();
-  }
-  return nullptr;
-}
-
-EpollSet::Item* EpollSet::find_any(std::uint64_t stream_id) noexcept {
-  for (std::uint64_t number = 0; number < numbers_; ++number) {
-    const auto it = items_.find(stream_id | number << kCountShift);
-    if (it != items_.end()) return it->second.get();
-  }
-  return nullptr;
-}
-
-bool EpollSet::has(const Stream& stream, int fd) noexcept {
-  MutexLock lock(mutex_);
-  return find(stream, fd) != nullptr;
-}
-
-int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
-                  bool disabled) noexcept {
-  if ((event.events & EPOLLEXCLUSIVE) != 0 && (event.events & ~kExclusiveAllows) != 0) {
-    return EINVAL;
-  }
-  MutexLock lock(mutex_);
-  if (find(*stream, fd) != nullptr) return EEXIST;
-  std::uint64_t number = 0;
-  while (items_.count(key_of(*stream, number)) != 0) ++number;
-  if (number >= kMostNumbers) return ENOMEM;
-  // An instance knows a file once under each number.
-  int own_fd = -1;
-  if (number > 0) {
-    own_fd = sys::open_high(
-        [&] { return sys::fcntl(stream->fd(), F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
-    if (own_fd < 0) return ENOMEM;
-  }
-  Item* made = nullptr;
-  try {
-    const std::uint64_t key = key_of(*stream, number);
-    made = items_.emplace(key, std::make_unique<Item>()).first->second.get();
-    made->key = key;
-  } catch (const std::bad_alloc&) {
-    sys::close_quietly(own_fd);
-    return ENOMEM;
-  }
-  numbers_ = std::max(numbers_, number + 1);
-  Item& item = *made;
-  item.own_fd = own_fd;
-  item.set = this;
-  item.stream = stream;
-  item.fd = fd;
-  item.mask = event.events;
-  item.data = event.data;
-  item.disabled = disabled;
-  item.fresh = true;
-  item.events = POLLIN | POLLOUT;
-  item.woken = on_news;
-  stream->waiters().add(item);
-  // Who closes says so and then looks who is here. One of the two sees the other.
-  if ((stream->in_epoll_sets().fetch_add(1, std::memory_order_acq_rel) & Stream::kEntersNoMore) !=
-      0) {
-    erase(item);
-    return ECANCELED;
-  }
-  if (disabled) return 0;
-  changed(item);
-  return 0;
-}
-
-int EpollSet::modify(const Stream& stream, int fd, const epoll_event& event) noexcept {
-  MutexLock lock(mutex_);
-  Item* item = find(stream, fd);
-  if (item == nullptr) return ENOENT;
-  if ((event.events & EPOLLEXCLUSIVE) != 0 || (item->mask & EPOLLEXCLUSIVE) != 0) return EINVAL;
-  item->mask = event.events;
-  item->data = event.data;
-  item->disabled = false;
-  item->fresh = true;
-  if (item->stream->on_kernel_for_good()) {
-    give_to_kernel(*item);
-    return 0;
-  }
-  changed(*item);
-  return 0;
-}
-
-int EpollSet::remove(const Stream& stream, int fd) noexcept {
-  MutexLock lock(mutex_);
-  Item* item = find(stream, fd);
-  if (item == nullptr) return ENOENT;
-  erase(*item);
-  return 0;
-}
-
-void EpollSet::forget(const Stream& stream) noexcept {
-  MutexLock lock(mutex_);
-  while (Item* item = find_any(stream.id())) erase(*item);
-}
-
-void EpollSet::number_goes(const Stream& stream, int fd, bool gone) noexcept {
-  MutexLock lock(mutex_);
-  for (std::uint64_t number = 0; number < numbers_; ++number) {
-    const auto it = items_.find(key_of(stream, number));
-    if (it == items_.end() || it->second->kernel_fd != fd) continue;
-    Item& item = *it->second;
-    if (gone || (item.mask & EPOLLET) != 0) {
-      // An edge that the kernel has told would be told again if the socket was put in anew.
-      item.kernel_fd = kUnnamed;
-    } else {
-      control(inner_, EPOLL_CTL_DEL, fd, 0, 0);
-      item.kernel_fd = kNone;
-      changed(item);
-    }
-  }
-}
-
-void EpollSet::hand_back() noexcept {
-  MutexLock lock(mutex_);
-  for (auto it = items_.begin(); it != items_.end();) {
-    Item& item = *(it++)->second;
-    if (item.stream->on_kernel_for_good() && !item.disabled) give_to_kernel(item);
-  }
-}
-
-// Out of everything; the descriptors are still open, or were closed with the channel.
-void EpollSet::erase(Item& item) noexcept {
-  const int saved = errno;
-  item.stream->waiters().remove(item);
-  item.stream->in_epoll_sets().fetch_sub(1, std::memory_order_relaxed);
-  {
-    MutexLock lock(dirty_mutex_);
-    if (item.dirty) dirty_.erase(dirty_.iterator_to(item));
-  }
-  if (item.queued) queue_.erase(queue_.iterator_to(item));
-  if (item.kernel_fd >= 0) control(inner_, EPOLL_CTL_DEL, item.kernel_fd, 0, 0);
-  const StreamPtr stream = item.stream;
-  const int channel_fd = item.channel_fd;
-  sys::close_quietly(item.own_fd);
-  items_.erase(item.key);
-  if (channel_fd >= 0 && find_any(stream->id()) == nullptr && stream->channel_fd() == channel_fd) {
-    control(inner_, EPOLL_CTL_DEL, channel_fd, 0, 0);
-  }
-  errno = saved;
-}
-
-// The kernel answers for the stream from now on, as if the program had asked it in the first place. An
-// item that is disabled stays here until the program enables it: the kernel cannot add such a one.
-void EpollSet::give_to_kernel(Item& item) noexcept {
-  const int saved = errno;
-  epoll_event event{};
-  event.events = item.mask;
-  event.data = item.data;
-  // Under the program's number. If that has been closed since, and a copy keeps the stream: under
-  // one that is closed as well, as the kernel would have it. The copy's is the program's to add.
-  const int number = item.fd;
-  const int known = item.stream->fd();
-  const int epfd = epfd_.load(std::memory_order_relaxed);
-  const bool closed = !same_socket(number, known);
-  erase(item);
-  if (!closed) sys::epoll_ctl(epfd, EPOLL_CTL_ADD, number, &event);
-  int fd = sys::kPrivateDescriptorBase - 1;
-  while (closed && (fd = sys::fcntl(known, F_DUPFD_CLOEXEC, fd + 1)) >= 0) {
-    const bool taken = sys::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event) != 0 && errno == EEXIST;
-    sys::close_quietly(fd);
-    if (!taken) break;  // by another such
-  }
-  errno = saved;
 }
 
 // ---- News

@@ -39,7 +39,8 @@ Names treated_specially() {
   const fs::path root(RINGROAD_SOURCES);
   std::vector<fs::path> files = {root / "rsocket-core/stream_io.cc",
                                  root / "rsocket-core/stream_poll.cc",
-                                 root / "rsocket-core/epoll_set.cc"};
+                                 root / "rsocket-core/epoll_set.cc",
+                                 root / "rsocket-core/epoll_set_entries.cc"};
   for (const auto& entry : fs::directory_iterator(root / "preload")) {
     if (entry.path().filename().string().starts_with("wrap_")) files.push_back(entry.path());
   }
