@@ -431,6 +431,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void frame_resume(const ResumeFrame& frame) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void answer_resume() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void frame_other() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void take_in_channel() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void tcp_ended(int error) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void break_connection(int error, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void leave(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -450,6 +451,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool expect_back(std::uint32_t n) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool take_come_back() noexcept RR_REQUIRES(rx_mutex_);
   bool push_passage(Passage& passage) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void keep_what_is_here() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  IoResult recv_unreturned(const iovec* iov, int count, std::size_t skip, int flags) noexcept
+      RR_REQUIRES(rx_mutex_);
   // Something of the library's, or behind a frame of its, is not in the kernel's hands yet.
   bool frames_wait() const noexcept RR_REQUIRES(tx_mutex_) {
     return frames_sent_ < frames_size_ || given_back_.sent < given_back_.filled;
@@ -537,6 +541,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   };
   Arrived claimed_ RR_GUARDED_BY(rx_mutex_);  // see claim_arrivals()
   bool gave_back_ RR_GUARDED_BY(rx_mutex_) = false;   // bytes in front of the ring's: stream_return.cc
+  Passage unreturned_ RR_GUARDED_BY(rx_mutex_);  // given back to nobody: goes before the ring's
   bool came_again_ RR_GUARDED_BY(rx_mutex_) = false;  // the program has read some over TCP
   std::uint64_t owed_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes of the ring that come again over TCP
   // The counts began with the kernel's, of which the library had not seen all, and have not grown since.

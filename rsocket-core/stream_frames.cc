@@ -251,12 +251,14 @@ void Stream::frame_other() noexcept {
   wake_all();
 }
 
+void Stream::take_in_channel() noexcept {
+  if (channel_ != nullptr) channel_->progress();
+  ControlMessage m;
+  while (channel_ != nullptr && channel_->take_control(m)) on_control(m);
+}
+
 void Stream::tcp_ended(int error) noexcept {
-  if (channel_ != nullptr) {
-    channel_->progress();
-    ControlMessage m;
-    while (channel_ != nullptr && channel_->take_control(m)) on_control(m);
-  }
+  take_in_channel();
   if (error == 0) {
     socklen_t length = sizeof error;
     sys::getsockopt(fd(), SOL_SOCKET, SO_ERROR, &error, &length);
@@ -309,12 +311,7 @@ void Stream::tcp_ended(int error) noexcept {
 
 void Stream::break_connection(int error, Reason reason) noexcept {
   if (state() == State::kReset || state() == State::kClosed) return;
-  if (state() == State::kResuming && reason == Reason::kPeerGone && fin_at_ == kNoBoundary &&
-      ring_is_next() && left_fin_at_ == channel_->rx_head()) {
-    // It had closed when we left, and our RESUME finds nobody: all that would come again is in the
-    // ring.
-    fin_at_ = left_fin_at_;
-  }
+  if (state() == State::kResuming && reason == Reason::kPeerGone) keep_what_is_here();
   if (channel_ != nullptr) channel_->fail(reason);
   step(StreamEvent::kBroken, reason);
   tx_ = Tx::kDead;

@@ -505,6 +505,9 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
                                    int flags) noexcept {
   Channel::View view;
   const bool believed = ring_is_next();
+  if (believed && unreturned_.sent < unreturned_.filled) {
+    return recv_unreturned(iov, count_iov, skip, flags);
+  }
   if (believed) {
     view = channel_->rx_view();
     if (view.size == 0) {
@@ -607,10 +610,14 @@ std::uint64_t Stream::unread_on_tcp() noexcept {
 int Stream::unread_bytes() noexcept {
   MutexLock rx(rx_mutex_);
   std::uint64_t bytes = 0;
-  if (boundary_ == kNoBoundary || tcp_rx_ < boundary_ || resume_seen_) bytes = unread_on_tcp();
-  if (channel_ != nullptr && token_seen_ && !resume_sent_) {
+  // What would have come again is here: see keep_what_is_here().
+  const bool stays = state() == State::kReset && ring_is_next();
+  const bool in_kernel = boundary_ == kNoBoundary || resume_seen_ ? !stays : tcp_rx_ < boundary_;
+  if (in_kernel) bytes = unread_on_tcp();
+  if (channel_ != nullptr && token_seen_ && (!resume_sent_ || stays)) {
     channel_->progress();
     bytes += channel_->rx_head() - channel_->rx_consumed();
+    if (stays) bytes += unreturned_.filled - unreturned_.sent;
   }
   return static_cast<int>(std::min<std::uint64_t>(bytes, std::numeric_limits<int>::max()));
 }

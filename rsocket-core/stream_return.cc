@@ -6,8 +6,12 @@
 //   we write   RESUME{given back = n} n bytes      the peer writes them again, and then its replay
 //
 // Only the end that connected has such bytes: the other answers SWITCH when nothing is unread.
+#include <linux/sockios.h>
+
 #include <algorithm>
+#include <cstring>
 #include <new>
+#include <utility>
 
 #include "rsocket-core/stream.h"
 #include "rsocket-core/sys.h"
@@ -80,6 +84,41 @@ bool Stream::push_passage(Passage& passage) noexcept {
   return true;
 }
 
+// The connection ends while we return to TCP. If the peer had closed before, our RESUME finds nobody
+// and all that would come again is here: what we have given back, and behind it the ring.
+void Stream::keep_what_is_here() noexcept {
+  take_in_channel();  // a write may be the first to tell of the end
+  const std::uint64_t end = fin_at_ != kNoBoundary ? fin_at_ : left_fin_at_;
+  if (!token_seen_ || (resume_seen_ && came_again_) || channel_->rx_head() != end) return;
+  if (gave_back_) {
+    if (given_back_.filled == 0) return;
+    unreturned_ = std::exchange(given_back_, Passage());
+    unreturned_.sent = 0;
+    gave_back_ = false;
+  }
+  fin_at_ = end;
+}
+
+// As recv_ring(). REQUIRES: some is left.
+Stream::IoResult Stream::recv_unreturned(const iovec* iov, int count, std::size_t skip,
+                                         int flags) noexcept {
+  std::size_t n = 0;
+  std::size_t left = unreturned_.filled - unreturned_.sent;
+  for (int i = 0; i < count && left > 0; ++i) {
+    const std::size_t passed = std::min(skip, iov[i].iov_len);
+    const std::size_t piece = std::min(iov[i].iov_len - passed, left);
+    skip -= passed;
+    if ((flags & MSG_TRUNC) == 0 && piece > 0) {
+      std::memcpy(static_cast<char*>(iov[i].iov_base) + passed,
+                  &unreturned_.bytes[unreturned_.sent + n], piece);
+    }
+    n += piece;
+    left -= piece;
+  }
+  if ((flags & MSG_PEEK) == 0) unreturned_.sent += n;
+  return {Step::kDone, n, 0, n > 0 && unreturned_.sent == unreturned_.filled};
+}
+
 bool Stream::kernel_can_serve() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
@@ -87,8 +126,13 @@ bool Stream::kernel_can_serve() noexcept {
     case State::kOnTcp:
     case State::kConnecting:
       return boundary_ == kNoBoundary && !gave_up_ && !frames_wait();
-    case State::kReset:
-      return channel_ != nullptr && fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_;
+    case State::kReset: {
+      // Nobody writes again what is here, and in the kernel frames may stand behind what is unread.
+      int in_kernel = 0;
+      return channel_ != nullptr && fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_ &&
+             !gave_back_ && unreturned_.sent == unreturned_.filled &&
+             sys::ioctl(fd(), SIOCINQ, &in_kernel) == 0 && in_kernel == 0;
+    }
     default:
       return state() == State::kClosed;
   }

@@ -132,6 +132,51 @@ TEST(StreamEnd, WhatWasGivenBackToADeadPeerIsMissedAndNotPassedOver) {
   EXPECT_EQ("<ECONNRESET>", all_of(p, p.a));
 }
 
+// The same of a peer that had closed: all that it sent is here, and its end.
+class LeftUnread : public ::testing::TestWithParam<Known> {
+ protected:
+  // The connector leaves the channel with `before` unread in its kernel and `behind` in the ring.
+  void leave(const std::string& behind) {
+    EXPECT_EQ(6, send_text(*p.b, "before"));
+    ASSERT_TRUE(readable(p.a_fd, 1000));
+    p.promote();
+    if (!behind.empty()) {
+      EXPECT_EQ(static_cast<ssize_t>(behind.size()), send_text(*p.b, behind));
+    }
+    EXPECT_EQ(0, p.b->shutdown(SHUT_WR));
+    if (GetParam() == Known::kFin) p.a->service();
+    close_stream(p.b, p.b_fd);
+    p.b->service();
+    p.b.reset();
+    if (GetParam() == Known::kEnd) p.a->service();
+    p.a->leave_channel(Reason::kFork);
+    ASSERT_TRUE(service_until(p.a, [&] { return p.a->state() == State::kReset; }));
+  }
+  StreamPair p;
+};
+
+TEST_P(LeftUnread, ByAPeerThatHadClosedIsReadToTheEnd) {
+  leave("");
+  EXPECT_EQ("before", all_of(p, p.a));
+}
+
+TEST_P(LeftUnread, ByAPeerThatHadClosedIsReadBeforeWhatIsInTheRing) {
+  leave("behind");
+  EXPECT_EQ(12, p.a->unread_bytes());
+  EXPECT_EQ("be", recv_text(*p.a, 2));
+  EXPECT_EQ("forebehind", all_of(p, p.a));
+}
+
+TEST_P(LeftUnread, ByAPeerThatHadClosedIsNotForWhoReadsOnWithoutTheLibrary) {
+  leave("");
+  EXPECT_FALSE(p.a->kernel_can_serve());
+  EXPECT_EQ("before", all_of(p, p.a));
+  EXPECT_TRUE(p.a->kernel_can_serve());
+}
+
+INSTANTIATE_TEST_SUITE_P(StreamEnd, LeftUnread,
+                         ::testing::Values(Known::kNothing, Known::kFin, Known::kEnd));
+
 // A process ends whose peer has not read yet, and the peer is stopped until nobody waits for it any more.
 TEST(StreamEnd, AReaderThatWasStoppedAtTheEndOfItsPeerReadsEveryByte) {
   StreamPair p;
