@@ -10,10 +10,13 @@
  * that the code can see is one of the model's.
  *
  * Units: one byte of a program, one TOKEN and one RESUME are one unit of TCP each. A program's bytes
- * are numbered 1, 2, ... so that what is lost, repeated, swapped or a frame is seen at once.
+ * are numbered 1, 2, ... so that what is lost, repeated, swapped, a frame or the other program's is seen
+ * at once.
  *
  * Sizes of a run (-D): N bytes of each program, PROMOTIONS attempts, LEAVES (hand-backs: pin(),
- * leave_channel(), the 10 ms of outlast_switch()), FAILS of the channel, CRASHES of a process.
+ * leave_channel(), the 10 ms of outlast_switch()), FAILS of the channel, CRASHES of a process, HANDS
+ * (somebody without the library reads on: a child, another program), MINUTES for which a program that has
+ * closed waits to be read, but no longer.
  * What programs do (-D): CLOSE_0, CLOSE_1 close(2); SHUT_0, SHUT_1 shutdown(SHUT_WR).
  * SHM: the shared-memory channel (nothing is in flight, what is in it outlives its process); without
  * it the verbs channel. IMPOSTOR: another process asks the listener for the connection.
@@ -33,6 +36,15 @@
 #endif
 #ifndef CRASHES
 #define CRASHES 0
+#endif
+#ifndef HANDS
+#define HANDS 0
+#endif
+#ifndef MINUTES
+#define MINUTES 0
+#endif
+#if N > 3
+#error a unit of TCP has no room for more
 #endif
 #ifdef CLOSE_0
 #define CLOSES_0 1
@@ -62,8 +74,9 @@
 #define IS_SHM false
 #endif
 
-/* TCP units of one direction: the program's, and at most a TOKEN and a RESUME of each promotion. */
-#define SPAN (N + 2 * PROMOTIONS)
+/* TCP units of one direction: the program's, and of each promotion at most a TOKEN, a RESUME, and what
+ * is given back or comes again after that. */
+#define SPAN (N + (N + 2) * PROMOTIONS)
 #define NONE 31
 
 /* State (state.h) */
@@ -97,15 +110,16 @@
 
 /* Units of TCP. The nonce of a frame is the number of the promotion that it was drawn for. */
 #define TOKEN(nonce) (32 + (nonce))
-#define RESUME(nonce, answer, consumed) (64 + 16 * (nonce) + 8 * (answer) + (consumed))
+#define RESUME(nonce, answer, back, consumed) \
+  (128 + 32 * (nonce) + 16 * (answer) + 4 * (back) + (consumed))
 #ifdef ANY_NONCE
 #define IS_TOKEN(u, nonce) (((u) & 240) == TOKEN(0))
 #else
 #define IS_TOKEN(u, nonce) ((u) == TOKEN(nonce))
 #endif
-#define IS_RESUME(u, nonce) (((u) & 240) == RESUME(nonce, 0, 0))
-/* A program's bytes; the last of them are a TOKEN with a nonce that nobody has drawn. */
-#define BYTES(number) ((number) + ((number) == N) * (TOKEN(0) - N))
+#define IS_RESUME(u, nonce) (((u) & 224) == RESUME(nonce, 0, 0, 0))
+/* The bytes of program 0 or 1; the last of them are a TOKEN with a nonce that nobody has drawn. */
+#define BYTES(who, number) ((number) + 8 * (who) + ((number) == N) * (TOKEN(0) - N))
 
 typedef Side {
   /* the program */
@@ -154,14 +168,24 @@ typedef Side {
   bit shut_wr;
   bit closed;        /* app_closed_ */
   bit crashed;
+  unsigned back : 2; /* come_back_: units that are still to come */
+  unsigned kept : 2; /* given_back_: what the program may have from there */
+  bit gave_back;
+  bit peer_closing;
+  bit handed;        /* who reads on has not the library */
+  bit raw;           /* ... and does now */
+  bit left_unread;   /* when it left the channel, bytes stood before the boundary */
+  bit unread;        /* it closed, and the minute went by before all was read */
 };
 Side E[2];
 
 byte tcp[2 * SPAN];               /* by writer and offset; 0 once it was read */
 chan ctl[2] = [4] of { byte, byte };  /* by receiver */
-chan frames[2] = [3] of { byte };     /* frames_: on their way into the kernel */
+chan frames[2] = [3 + N] of { byte };  /* frames_, given_back_: on their way into the kernel */
+chan come[2] = [N] of { byte };        /* come_back_ */
 bit quiet;         /* nothing more is asked for and nothing goes wrong: all that is begun must end */
 byte promotions, request, leaves = LEAVES, fails = FAILS, crashes = CRASHES;
+byte hands = HANDS, minutes = MINUTES;
 #ifdef IMPOSTOR
 bit impostor;      /* the far end of the listener's channel is not the connector */
 byte lies = 4;     /* what it does before it goes */
@@ -194,12 +218,44 @@ byte lies = 4;     /* what it does before it goes */
 /* scan_frames() looks for a frame */
 #define SCANS (ME.boundary != NONE && ME.trx <= ME.boundary && !ME.resume_seen && \
                ME.st != RESET && ME.st != CLOSED)
+/* take_come_back() has not all of what the peer gives back */
+#define AWAITS_BACK (ME.boundary != NONE && ME.trx == ME.boundary && ME.verified == 0 && \
+                     ME.resume_seen && ME.back > 0 && ME.st != RESET && ME.st != CLOSED)
 #define CHANGES_CARRIER(s) (E[s].st == CONNECTING || E[s].st == SWITCHING || E[s].st == ON_CHANNEL)
 
 /* When an end may be told an error though its program did nothing wrong: as with plain TCP. A
- * process died, or a program closed with bytes to it unread or yet to come. */
+ * process died, or a program closed with bytes to it unread or yet to come. And where the kernel alone
+ * would do better: somebody without the library reads on, and nobody is left who could write again
+ * what has not been read. */
 #define EXCUSED (E[0].crashed || E[1].crashed || (E[0].closed && E[1].sent != E[0].got) || \
-                 (E[1].closed && E[0].sent != E[1].got))
+                 (E[1].closed && E[0].sent != E[1].got) || \
+                 (E[0].handed && E[1].closed && (E[0].left_unread || E[1].unread)) || \
+                 (E[1].handed && E[0].closed && (E[1].left_unread || E[0].unread)))
+/* The program's calls come to the library, or its successor's to the kernel. */
+#define CALLS (!ME.crashed && !ME.closed && !ME.told && (!ME.handed || ME.raw))
+/* Stream::ring_is_next(), once the connection is broken */
+#ifdef LOSES_GIVEN_BACK
+#define RING_IS_NEXT (ME.link == UP && ME.token_seen && !ME.resume_seen && !ME.gave_back)
+#else
+#define RING_IS_NEXT (ME.link == UP && ME.token_seen && !ME.resume_seen)
+#endif
+/* Stream::settled(), Stream::kernel_can_serve() */
+#define SETTLED (ME.st == RESET || ME.st == CLOSED || \
+                 (ME.st == ON_TCP && ME.boundary == NONE && !ME.gave_up && len(frames[e]) == 0))
+#ifdef SERVES_THE_BROKEN
+#define SERVES (ME.st != RESET || (ME.link == UP && ME.fin_at != NONE && ME.cons >= ME.fin_at))
+#else
+#define SERVES (ME.st != RESET || \
+                (RING_IS_NEXT && ME.fin_at != NONE && ME.cons >= ME.fin_at && ME.kept == 0 && \
+                 ME.trx == PEER.ttx))
+#endif
+/* Stream::waits_to_be_read() */
+#ifdef CLOSES_UNREAD
+#define WAITS_TO_BE_READ false
+#else
+#define WAITS_TO_BE_READ (IS_SHM && PEER.link == UP && !ME.broken && PEER.cons != ME.head && \
+                          ME.arr == ME.cons && !(ME.fin_at != NONE && ME.peer_closing))
+#endif
 
 /* epoll tells the end of a connection once: EPOLLET */
 #ifdef HEARS_THE_END_AGAIN
@@ -274,7 +330,7 @@ inline reset_channel() {
 
 /* Stream::queue_frame(); push_frames() is a transition of its own, as the socket may be full. */
 inline queue_frame() {
-  assert(len(frames[e]) < 3);
+  assert(len(frames[e]) < 3 + N);
   frames[e]!f;
   f = 0
 }
@@ -291,15 +347,53 @@ inline break_connection() {
   ME.st = RESET;
   ME.tx = TX_DEAD;
   ME.broken = 1;
+  ME.kept = 0;
   end_output();
   tell_error()
+}
+
+/* The same for the reason kPeerGone, with Stream::keep_what_is_here() */
+inline lose_connection() {
+#ifndef BREAKS_AT_ONCE
+  /* take_in_channel() */
+  do
+  :: ME.st == RESUMING && ME.link == UP && ME.safe && len(ctl[e]) > 0 ->
+     ctl[e]?u, v;
+     if
+     :: u == FIN && ME.fin_at == NONE && ME.token_sent -> ME.fin_at = v & 15; ME.peer_closing = v >> 4
+     :: else
+     fi;
+     u = 0;
+     v = 0
+  :: ME.st == RESUMING && ME.link == UP && ME.safe && len(ctl[e]) == 0 && ME.arr < PEER.head ->
+     ME.arr = PEER.head
+  :: else -> break
+  od;
+#endif
+  if
+#ifndef FORGETS_FIN
+  :: ME.st == RESUMING && RING_IS_NEXT &&
+     ((ME.fin_at != NONE && ME.arr == ME.fin_at) ||
+      (ME.fin_at == NONE && ME.left_fin_at != NONE && ME.arr == ME.left_fin_at)) ->
+     /* It had closed when we left, and does not read our RESUME: what it sent is here. */
+     if
+     :: ME.fin_at == NONE -> ME.fin_at = ME.left_fin_at
+     :: else
+     fi;
+     ME.st = RESET;
+     ME.tx = TX_DEAD;
+     ME.broken = 1;
+     end_output()
+#endif
+  :: else -> break_connection()
+  fi
 }
 
 /* Stream::send_fin() */
 inline send_fin() {
   if
   :: !ME.fin_sent && ME.tx == TX_CHANNEL && ME.link == UP ->
-     send_control(FIN, ME.head);
+     send_control(FIN, ME.head + 16 * ME.closed);
      ME.fin_sent = 1;
      ME.pending_shut = 0
   :: else
@@ -324,6 +418,23 @@ inline give_up() {
   reset_channel();
   if
   :: ME.pending_shut -> ME.pending_shut = 0; end_output()
+  :: else
+  fi
+}
+
+/* Stream::take_back(): into the queue behind RESUME. */
+inline take_back() {
+  do
+  :: ME.kept < back ->
+     ME.kept++;
+     assert(UNIT(p, ME.trx) == BYTES(p, ME.got + ME.kept));
+     frames[e]!UNIT(p, ME.trx);
+     UNIT(p, ME.trx) = 0;
+     ME.trx++
+  :: else -> break
+  od;
+  if
+  :: back > 0 -> ME.gave_back = 1; skip_verified()
   :: else
   fi
 }
@@ -354,8 +465,23 @@ inline leave() {
 #endif
      :: else
      fi;
-     f = RESUME(ME.nonce, ME.answered, f);
-     queue_frame()
+     if
+#ifndef KEEPS_UNREAD
+     :: ME.boundary != NONE && ME.token_seen && ME.trx < ME.boundary && !ME.peer_closed ->
+        back = ME.boundary - ME.trx
+#endif
+     :: else
+     fi;
+     ME.left_unread = back > 0 || (ME.boundary != NONE && ME.trx < ME.boundary &&
+                                   (!ME.token_seen || ME.peer_closed));
+#ifdef GIVES_BACK_SILENTLY
+     f = RESUME(ME.nonce, ME.answered, 0, f);
+#else
+     f = RESUME(ME.nonce, ME.answered, back, f);
+#endif
+     queue_frame();
+     take_back();
+     back = 0
   :: else
   fi
 }
@@ -405,7 +531,8 @@ inline skip_verified() {
   :: else -> break
   od;
   if
-  :: ME.verified == 0 && ME.trx == ME.boundary && ME.resume_seen -> ME.boundary = NONE
+  :: ME.verified == 0 && ME.trx == ME.boundary && ME.resume_seen && ME.back == 0 ->
+     ME.boundary = NONE
   :: else
   fi
 }
@@ -434,7 +561,7 @@ inline answer_resume() {
   :: !ME.frozen || ME.wrote || ME.resume_sent || (ME.shut_wr && !ME.pending_shut)
   :: else ->
      ME.resume_sent = 1;
-     f = RESUME(ME.nonce, 0, 0);
+     f = RESUME(ME.nonce, 0, 0, 0);
      queue_frame()
   fi
 #endif
@@ -442,20 +569,22 @@ inline answer_resume() {
 
 /* Stream::frame_resume() */
 inline frame_resume(what) {
+  ME.back = (what >> 2) & 3;
+  assert(ME.back == 0 || ME.token_sent); /* else expect_back() says that it is a lie */
   ME.resume_seen = 1;
-  ME.peer_consumed = what & 7;
+  ME.peer_consumed = what & 3;
   skip_verified();
   if
   :: ME.st == ON_TCP ->
      if
-     :: what & 8 -> answer_resume()
+     :: what & 16 -> answer_resume()
      :: else
      fi;
      ME.gave_up = 0
   :: (ME.st == SWITCHING || ME.st == ON_CHANNEL) && !ME.token_sent ->
      give_up();
      if
-     :: what & 8 -> answer_resume()
+     :: what & 16 -> answer_resume()
      :: else
      fi;
      ME.gave_up = 0
@@ -502,41 +631,31 @@ inline peer_left() {
   fi
 }
 
-/* Stream::tcp_ended(); is_reset: with an error. */
-inline tcp_ended(is_reset) {
+/* Stream::tcp_ended() */
+inline tcp_ended() {
   if
-  :: ME.st == ON_CHANNEL && ME.fin_at == NONE && !(is_reset) && IS_SHM && PEER.cons == ME.head ->
+  :: ME.st == ON_CHANNEL && ME.fin_at == NONE && !ME.rst && IS_SHM && PEER.cons == ME.head ->
      ME.fin_at = ME.arr
   :: else
   fi;
   if
-  :: ME.st == ON_CHANNEL && ME.fin_at != NONE && (!(is_reset) || ME.shut_wr) FIN_IS_ALL -> peer_left()
-#ifndef FORGETS_FIN
-  :: ME.st == RESUMING && !ME.resume_seen &&
-     ((ME.fin_at != NONE && ME.arr == ME.fin_at) ||
-      (ME.left_fin_at != NONE && ME.arr == ME.left_fin_at)) ->
-     /* It had closed when we left, and does not read our RESUME: what it sent is in the ring. */
-     ME.peer_closed = 1;
-     ME.st = RESET;
-     ME.tx = TX_DEAD;
-     end_output()
-#endif
+  :: ME.st == ON_CHANNEL && ME.fin_at != NONE && (!ME.rst || ME.shut_wr) FIN_IS_ALL -> peer_left()
   :: ME.st == ON_TCP ->
      ME.boundary = NONE;
      ME.verified = 0;
      ME.gave_up = 0;
      if
-     :: is_reset -> tell_error()
+     :: ME.rst -> tell_error()
      :: else
      fi
-  :: ME.st == SWITCHING && !ME.token_sent && !(is_reset) ->
+  :: ME.st == SWITCHING && !ME.token_sent && !ME.rst ->
      ME.boundary = NONE;
      give_up();
      ME.boundary = NONE;
      ME.gave_up = 0
   :: ((ME.st == SWITCHING && ME.token_sent) || ME.st == RESUMING) && !ME.token_seen &&
-     !ME.resume_seen && !(is_reset) -> frame_other()
-  :: else -> break_connection()
+     !ME.resume_seen && !ME.rst -> frame_other()
+  :: else -> lose_connection()
   fi
 }
 
@@ -549,11 +668,20 @@ inline channel_failed(orderly) {
   fi
 }
 
+/* push_passage(come_back_) */
+inline write_come_back() {
+  do
+  :: len(come[e]) > 0 -> come[e]?v; write_tcp(v)
+  :: len(come[e]) == 0 -> break
+  od;
+  v = 0
+}
+
 /* ---- Promotion */
 
 /* Stream::may_promote() */
 #define MAY_PROMOTE (!ME.closed && !ME.shut_wr && ME.st == ON_TCP && !ME.gave_up && \
-                     ME.boundary == NONE && KERNEL_TAKES && !ME.told && !ME.eof)
+                     ME.boundary == NONE && KERNEL_TAKES && !ME.told && !ME.eof && !ME.handed)
 
 /* Stream::promotion_started() */
 inline promotion_started() {
@@ -562,7 +690,8 @@ inline promotion_started() {
   ME.announced = 0; ME.answered = 0; ME.frozen = 0; ME.token_sent = 0; ME.token_seen = 0;
   ME.resume_sent = 0; ME.resume_seen = 0; ME.wrote = 0; ME.pending_shut = 0; ME.peer_s = 0;
   ME.peer_consumed = 0; ME.verified = 0; ME.fin_sent = 0; ME.fin_at = NONE;
-  ME.left_fin_at = NONE; ME.frozen_at = 0
+  ME.left_fin_at = NONE; ME.frozen_at = 0; ME.peer_closing = 0; ME.left_unread = 0;
+  assert(ME.back == 0 && !ME.gave_back && len(come[e]) == 0)
 }
 
 /* A channel without history at one end. */
@@ -575,25 +704,24 @@ inline clear_channel(s) {
 
 proctype End(byte e) {
   byte p = 1 - e;
-  byte u, v, f;
+  byte u, v, f, back;
 end:
   do
   /* ---- the program */
 
   /* Stream::send() to the kernel */
-  :: atomic { !ME.crashed && !ME.closed && !ME.told && !ME.shut_wr && ME.sent < N && KERNEL_TAKES &&
-              !ME.rst ->
+  :: atomic { CALLS && !ME.shut_wr && ME.sent < N && KERNEL_TAKES && !ME.rst ->
      printf("end %d: send() to the kernel\n", e);
      ME.sent++;
-     write_tcp(BYTES(ME.sent));
+     write_tcp(BYTES(e, ME.sent));
      ME.wrote = 1 }
   /* Stream::send() into the ring: Channel::commit() */
-  :: atomic { !ME.crashed && !ME.closed && !ME.told && !ME.shut_wr && ME.sent < N &&
-              ME.tx == TX_CHANNEL ->
+  :: atomic { CALLS && !ME.shut_wr && ME.sent < N && ME.tx == TX_CHANNEL ->
      printf("end %d: send() into the ring\n", e);
      ME.sent++;
      if
-     :: ME.peer_closed -> tell_error() /* sent_after_peer_closed_ */
+     :: ME.peer_closed || (ME.peer_closing && ME.fin_at != NONE) ->
+        tell_error() /* sent_after_peer_closed_ */
      :: else ->
         ME.head++;
         if
@@ -603,44 +731,56 @@ end:
      fi }
 
   /* Stream::recv() from the kernel */
-  :: atomic { !ME.crashed && !ME.closed && !ME.told && FROM_TCP && ME.trx < PEER.ttx ->
+  :: atomic { CALLS && (FROM_TCP || ME.raw) && ME.trx < PEER.ttx ->
      printf("end %d: recv() from the kernel\n", e);
      u = UNIT(p, ME.trx);
-     assert(u == BYTES(ME.got + 1)); /* the next byte, not another and not a frame */
+     assert(u == BYTES(p, ME.got + 1)); /* the next byte, not another and not a frame */
      ME.got++;
      UNIT(p, ME.trx) = 0;
      u = 0;
      ME.trx++;
      skip_verified() }
   /* ... and from the ring */
-  :: atomic { !ME.crashed && !ME.closed && !ME.told && FROM_RING && ME.cons < ME.arr ->
+  :: atomic { CALLS && !ME.raw && FROM_RING && ME.kept == 0 && ME.cons < ME.arr ->
      printf("end %d: recv() from the ring\n", e);
      ME.cons++;
      assert(!impostor); /* another process' bytes */
      assert(PEER.base + ME.cons == ME.got + 1);
      ME.got++ }
+  /* ... what was given back to nobody */
+  :: atomic { CALLS && !ME.raw && ME.st == RESET && ME.kept > 0 ->
+     printf("end %d: recv() of what was given back\n", e);
+     ME.kept--;
+     ME.got++ }
   /* ... end of file: the kernel's */
-  :: atomic { !ME.crashed && !ME.closed && !ME.told && !ME.eof && FROM_TCP && ME.boundary == NONE &&
-              ME.trx == PEER.ttx && PEER.fin ->
+  :: atomic { CALLS && !ME.eof && ME.trx == PEER.ttx &&
+              ((FROM_TCP && ME.boundary == NONE && PEER.fin) || (ME.raw && ME.st == RESET)) ->
      printf("end %d: recv() says end of file: the kernel's\n", e);
      assert(ME.got == PEER.sent);
      assert(PEER.shut_wr || PEER.closed || PEER.crashed);
      ME.eof = 1 }
   /* ... the channel's */
-  :: atomic { !ME.crashed && !ME.closed && !ME.told && !ME.eof && FROM_RING && ME.cons == ME.arr &&
+  :: atomic { CALLS && !ME.raw && !ME.eof && FROM_RING && ME.kept == 0 && ME.cons == ME.arr &&
               ((ME.fin_at != NONE && ME.cons >= ME.fin_at) || ME.peer_closed) ->
      printf("end %d: recv() says end of file: the channel's\n", e);
      assert(ME.got == PEER.sent);
      assert(PEER.shut_wr || PEER.closed || PEER.crashed);
      ME.eof = 1 }
   /* ... or an error, which the kernel tells once what arrived before is read */
-  :: atomic { !ME.crashed && !ME.closed && !ME.told && ME.rst && FROM_TCP && ME.st != RESET &&
-              ME.trx == PEER.ttx ->
+  :: atomic { CALLS && ME.rst && FROM_TCP && ME.st != RESET && ME.trx == PEER.ttx ->
      printf("end %d: recv() tells the kernel's error\n", e);
      tell_error() }
 
+  /* Agent::leave_all() is through: who has been handed the descriptor reads on, or it is cut off */
+  :: atomic { ME.handed && !ME.raw && !ME.told && !ME.crashed && SETTLED ->
+     printf("end %d: who reads on without the library begins\n", e);
+     if
+     :: SERVES -> ME.raw = 1
+     :: else -> tell_error(); cut_socket() /* cut_unless_served() */
+     fi }
+
   /* Stream::shutdown(SHUT_WR) */
-  :: atomic { MAY_SHUT && !ME.crashed && !ME.closed && !ME.told && !ME.shut_wr ->
+  :: atomic { MAY_SHUT && CALLS && !ME.handed && !ME.shut_wr ->
      printf("end %d: shutdown()\n", e);
      if
      :: ME.st == SWITCHING && !ME.frozen -> give_up()
@@ -653,7 +793,7 @@ end:
      fi }
 
   /* Stream::close_by_program() */
-  :: atomic { MAY_CLOSE && !ME.crashed && !ME.closed ->
+  :: atomic { MAY_CLOSE && !ME.crashed && !ME.closed && !ME.handed ->
      printf("end %d: close()\n", e);
      ME.closed = 1;
      if
@@ -676,6 +816,14 @@ end:
            reset_channel();
            cut_socket()
         :: else ->
+           /* discard_unread() */
+           do
+           :: ME.boundary != NONE && ME.trx < ME.boundary && ME.trx < PEER.ttx ->
+              UNIT(p, ME.trx) = 0;
+              ME.trx++
+           :: else -> break
+           od;
+           skip_verified();
            if
            :: !ME.shut_wr ->
               ME.shut_wr = 1;
@@ -759,7 +907,7 @@ end:
      printf("end %d: push_frames()\n", e);
      frames[e]?u;
      if
-     :: ME.rst -> u = 0; break_connection()
+     :: ME.rst -> u = 0; lose_connection()
      :: else ->
         write_tcp(u);
         u = 0;
@@ -772,8 +920,14 @@ end:
 
   /* push_replay() and back_on_tcp() */
   :: atomic { !ME.crashed && ME.st == RESUMING && ME.resume_sent && ME.resume_seen &&
+#ifndef DOES_NOT_AWAIT_BACK
+              ME.back == 0 &&
+#endif
               len(frames[e]) == 0 ->
      printf("end %d: push_replay(), back_on_tcp()\n", e);
+#ifndef REPLAY_FIRST
+     write_come_back();
+#endif
      assert(ME.peer_consumed <= ME.head);
 #ifdef RESUME_FROM_SENT
      u = ME.head;
@@ -781,10 +935,15 @@ end:
      u = ME.peer_consumed;
 #endif
      do
-     :: u < ME.head -> u++; write_tcp(BYTES(ME.base + u))
+     :: u < ME.head -> u++; write_tcp(BYTES(e, ME.base + u))
      :: else -> break
      od;
+#ifdef REPLAY_FIRST
+     write_come_back();
+#endif
      u = 0;
+     ME.gave_back = 0;
+     ME.kept = 0;
      ME.st = ON_TCP;
      ME.tx = TX_TCP;
      reset_channel();
@@ -847,9 +1006,9 @@ end:
      :: u == FIN ->
         if
 #ifdef FIN_WITHOUT_TOKEN
-        :: ME.fin_at == NONE -> ME.fin_at = v
+        :: ME.fin_at == NONE -> ME.fin_at = v & 15; ME.peer_closing = v >> 4
 #else
-        :: ME.fin_at == NONE && ME.token_sent -> ME.fin_at = v
+        :: ME.fin_at == NONE && ME.token_sent -> ME.fin_at = v & 15; ME.peer_closing = v >> 4
 #endif
         :: else -> bad_request()
         fi
@@ -890,18 +1049,26 @@ end:
      :: IS_RESUME(u, ME.nonce) -> ME.verified++; v = u; u = 0; frame_resume(v); v = 0
      :: else -> u = 0; frame_other()
      fi }
-  /* ... the end where a frame may stand. What is in this end's memory already is taken in first. */
-  :: atomic { !ME.crashed && SCANS &&
-              !(ME.peer_closed && ME.st == ON_CHANNEL && HEARS_ONCE) &&
-              PEER.ttx == ME.boundary + ME.verified && PEER.fin && !ME.rst &&
+  /* ... the end where a frame may stand, or more was to come back. What is in this end's memory already
+   * is taken in first. */
+  :: atomic { !ME.crashed && (SCANS || AWAITS_BACK) &&
+              (ME.rst -> PEER.ttx <= ME.boundary + ME.verified && /* what stands before it is found */
+                         !(ME.peer_closed && ME.st == ON_CHANNEL && ME.shut_wr)
+                       : PEER.ttx == ME.boundary + ME.verified && PEER.fin &&
+                         !(ME.peer_closed && ME.st == ON_CHANNEL && HEARS_ONCE)) &&
               !(ME.link == UP && ME.safe && (len(ctl[e]) > 0 || ME.arr < PEER.head)) ->
-     printf("end %d: tcp_ended(): end of file\n", e);
-     tcp_ended(false) }
-  :: atomic { !ME.crashed && SCANS &&
-              !(ME.peer_closed && ME.st == ON_CHANNEL && ME.shut_wr) && ME.rst &&
-              !(ME.link == UP && ME.safe && (len(ctl[e]) > 0 || ME.arr < PEER.head)) ->
-     printf("end %d: tcp_ended(): reset\n", e);
-     tcp_ended(true) }
+     printf("end %d: tcp_ended()\n", e);
+     tcp_ended() }
+
+  /* take_come_back() */
+  :: atomic { !ME.crashed && AWAITS_BACK && PEER.ttx > ME.trx ->
+     printf("end %d: take_come_back()\n", e);
+     come[e]!UNIT(p, ME.trx);
+     UNIT(p, ME.trx) = 0;
+     ME.trx++;
+     ME.boundary++;
+     ME.back--;
+     skip_verified() }
 
   /* Channel::failed(): the queue pair's own error, or the peer's object is gone */
   :: atomic { !ME.crashed && ME.link == UP && !ME.peer_closed &&
@@ -923,9 +1090,22 @@ end:
               !ME.peer_closed -> send_fin() }
   :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL &&
               (ME.peer_closed ||
-               (ME.fin_sent && (IS_SHM || (!ME.broken && !PEER.broken && PEER.link == UP &&
-                                           PEER.arr == ME.head && !PEER.lost)))) ->
+               (ME.fin_sent && !WAITS_TO_BE_READ &&
+                (IS_SHM || (!ME.broken && !PEER.broken && PEER.link == UP &&
+                            PEER.arr == ME.head && !PEER.lost)))) ->
      PEER.safe = 1; /* Channel::delivered() */
+     ME.st = CLOSED;
+     reset_channel();
+     close_socket() }
+  /* ... at the end of the minute; who was told an error reads no more */
+  :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL && ME.fin_sent && WAITS_TO_BE_READ &&
+              (PEER.told || (minutes > 0 && !quiet)) ->
+     printf("end %d: has waited for a minute to be read\n", e);
+     if
+     :: PEER.told
+     :: else -> minutes--
+     fi;
+     ME.unread = 1;
      ME.st = CLOSED;
      reset_channel();
      close_socket() }
@@ -938,9 +1118,18 @@ end:
 
 /* ---- What happens to them */
 
+#define MAY_HAND(s) (hands > 0 && !E[s].handed && !E[s].closed && !E[s].told && \
+                     (CHANGES_CARRIER(s) || E[s].st == RESUMING))
+
+/* Its process wants it on TCP, or somebody without the library is to read on. */
 inline leave_channel() {
-  printf("end %d: leave_channel()\n", e);
-  leaves--;
+  if
+  :: leaves > 0 && CHANGES_CARRIER(e) -> printf("end %d: leave_channel()\n", e); leaves--
+  :: MAY_HAND(e) ->
+     printf("end %d: leave_channel(), for somebody without the library\n", e);
+     hands--;
+     ME.handed = 1
+  fi;
   leave_or_give_up()
 }
 
@@ -954,7 +1143,8 @@ inline crash() {
   drop_controls();
   do
   :: len(frames[e]) > 0 -> frames[e]?_
-  :: len(frames[e]) == 0 -> break
+  :: len(come[e]) > 0 -> come[e]?_
+  :: len(frames[e]) == 0 && len(come[e]) == 0 -> break
   od;
   if
 #ifndef KILLED_IN_REPLAY
@@ -971,6 +1161,8 @@ inline check_end() {
   :: ME.crashed || ME.told
   :: ME.closed -> /* what cannot know whether a token is on its way waits a minute: kLingerTimeoutNs */
      assert(ME.st == CLOSED || (ME.st == ON_TCP && ME.gave_up))
+  :: ME.handed && !ME.raw && !ME.told && !ME.crashed -> /* leave_all() waits for as long as it may; then it is cut off */
+     assert(ME.st == ON_TCP && (ME.gave_up || (ME.left_unread && ME.trx < ME.boundary)))
   :: else ->
      if
      :: ME.st == RESET -> assert(ME.eof && (PEER.closed || PEER.crashed))
@@ -986,12 +1178,12 @@ inline check_end() {
 }
 
 proctype World() {
-  byte e, p, f, was;
+  byte e, p, f, back, was;
 end:
   do
-  :: atomic { !quiet && leaves > 0 && CHANGES_CARRIER(0) ->
+  :: atomic { !quiet && ((leaves > 0 && CHANGES_CARRIER(0)) || MAY_HAND(0)) ->
      e = 0; p = 1; leave_channel(); p = 0 }
-  :: atomic { !quiet && leaves > 0 && CHANGES_CARRIER(1) ->
+  :: atomic { !quiet && ((leaves > 0 && CHANGES_CARRIER(1)) || MAY_HAND(1)) ->
      e = 1; p = 0; leave_channel(); e = 0 }
   :: atomic { !quiet && fails > 0 && E[0].link == UP && !E[0].broken ->
      printf("end 0: its queue pair fails\n"); fails--; E[0].broken = 1 }
