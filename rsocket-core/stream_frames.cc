@@ -311,7 +311,11 @@ void Stream::tcp_ended(int error) noexcept {
 
 void Stream::break_connection(int error, Reason reason) noexcept {
   if (state() == State::kReset || state() == State::kClosed) return;
-  if (state() == State::kResuming && reason == Reason::kPeerGone) keep_what_is_here();
+  if (state() == State::kResuming && reason == Reason::kPeerGone) {
+    keep_what_is_here();
+    // What the channel still had to say may have ended it.
+    if (state() == State::kReset || state() == State::kClosed) return;
+  }
   if (channel_ != nullptr) channel_->fail(reason);
   step(StreamEvent::kBroken, reason);
   tx_ = Tx::kDead;

@@ -88,6 +88,7 @@ bool Stream::push_passage(Passage& passage) noexcept {
 // and all that would come again is here: what we have given back, and behind it the ring.
 void Stream::keep_what_is_here() noexcept {
   take_in_channel();  // a write may be the first to tell of the end
+  if (channel_ == nullptr || state() != State::kResuming) return;
   const std::uint64_t end = fin_at_ != kNoBoundary ? fin_at_ : left_fin_at_;
   if (!token_seen_ || (resume_seen_ && came_again_) || channel_->rx_head() != end) return;
   if (gave_back_) {
