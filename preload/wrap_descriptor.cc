@@ -167,6 +167,15 @@ RR_NOINLINE int fcntl_common(decltype(Real::fcntl) call, int fd, int cmd, long a
   return result;
 }
 
+inline int any_fcntl(decltype(Real::fcntl) call, int fd, int cmd, long arg) {
+  if (!descriptors::managed(fd)) {
+    if (!duplicates(cmd)) return call(fd, cmd, arg);
+    int result;
+    if (duplicates_in_kernel(fd, result, [=] { return call(fd, cmd, arg); })) return result;
+  }
+  return cancellation::no_point<fcntl_common>(call, fd, cmd, arg);
+}
+
 RR_NOINLINE int plain_dup(int fd) {
   return duplicate(fd, [&] { return real().dup(fd); });
 }
@@ -263,26 +272,9 @@ int rr_dup3(int from, int to, int flags) {
   return cancellation::no_point<dup_over>(from, to, flags, true);
 }
 
-// Not variadic, as libc's are: the registers are the same, and need not be saved.
-int rr_fcntl(int fd, int cmd, long arg) {
-  if (!descriptors::managed(fd)) {
-    if (!duplicates(cmd)) return real().fcntl(fd, cmd, arg);
-    int result;
-    if (duplicates_in_kernel(fd, result, [=] { return real().fcntl(fd, cmd, arg); })) return result;
-  }
-  return cancellation::no_point<fcntl_common>(real().fcntl, fd, cmd, arg);
-}
+int rr_fcntl(int fd, int cmd, long arg) { return any_fcntl(real().fcntl, fd, cmd, arg); }
 
-int rr_fcntl64(int fd, int cmd, long arg) {
-  if (!descriptors::managed(fd)) {
-    if (!duplicates(cmd)) return real().fcntl64(fd, cmd, arg);
-    int result;
-    if (duplicates_in_kernel(fd, result, [=] { return real().fcntl64(fd, cmd, arg); })) {
-      return result;
-    }
-  }
-  return cancellation::no_point<fcntl_common>(real().fcntl64, fd, cmd, arg);
-}
+int rr_fcntl64(int fd, int cmd, long arg) { return any_fcntl(real().fcntl64, fd, cmd, arg); }
 
 int rr_ioctl(int fd, unsigned long request, void* arg) {
   if (!descriptors::managed(fd)) return real().ioctl(fd, request, arg);
