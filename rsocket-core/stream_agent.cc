@@ -70,11 +70,11 @@ bool Stream::waits_to_follow() noexcept {
   return sys::now_ns() < follow_until_ns_;
 }
 
-// What the peer's program has not read is in shared memory alone. While the connection is there the peer can
+// What the peer's program has not read is in the rings alone. While the connection is there the peer can
 // still return to TCP, for a child or another program that reads on, and have it all again. Whoever sends
 // to a program that has closed is told so by the end of the connection.
 bool Stream::waits_to_be_read() noexcept {
-  return channel_->outlives_peer() && !channel_->failed() && !channel_->all_consumed() &&
+  return !channel_->failed() && !channel_->all_consumed() &&
          channel_->rx_head() == channel_->rx_consumed() &&
          !(fin_at_ != kNoBoundary && peer_closing_) && sys::now_ns() < deadline_ns_;
 }

@@ -19,8 +19,9 @@
 //   .. + kStreamReserve - 1         the stream's control messages may be sent
 //
 // Why the reserve suffices, and why nothing waits for ever:
-//  - The stream sends at most kStreamReserve control messages in a channel's life (wire.h has four
-//    types and none is sent twice in one direction), so they always fit.
+//  - The stream sends at most four control messages in a channel's life (wire.h has four types and none
+//    is sent twice in one direction), and one kCredit says that all before the peer's kFin was consumed:
+//    kStreamReserve has room for them.
 //  - Ack-triggered kCredit: it is sent when half of the data receives are owed, so a message that
 //    only acknowledges is itself acknowledged by a fraction of a message: no ping-pong.
 //  - Let A reach `data receives` outstanding. B, by the time it has processed half of them, owes

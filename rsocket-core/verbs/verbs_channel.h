@@ -80,6 +80,7 @@ class VerbsChannel final : public Channel {
  private:
   static constexpr auto kAcquire = std::memory_order_acquire;
   static constexpr auto kRelease = std::memory_order_release;
+  static constexpr std::uint64_t kNoEnd = ~std::uint64_t{0};
 
   VerbsChannel(const VerbsHost& host, std::shared_ptr<EventChannel> events,
                std::shared_ptr<ChannelRegistry> registry, PromotionId promotion,
@@ -96,6 +97,7 @@ class VerbsChannel final : public Channel {
   FlowCounts told() const noexcept;
   void set_told(const FlowCounts& counts) noexcept RR_REQUIRES(send_mutex_);
   bool owes() const noexcept;
+  bool owes_end() const noexcept;
 
   // ---- verbs_receive.cc
   bool poll_receives() noexcept RR_REQUIRES(receive_mutex_) RR_EXCLUDES(send_mutex_);
@@ -122,6 +124,7 @@ class VerbsChannel final : public Channel {
   alignas(64) std::atomic<std::uint64_t> rx_head_{0};    // receive_mutex_
   std::atomic<std::uint64_t> tx_consumed_{0};            // receive_mutex_
   std::atomic<std::uint32_t> reposted_{0};               // receive_mutex_
+  std::atomic<std::uint64_t> peer_end_{kNoEnd};          // receive_mutex_: what the peer's kFin says
   alignas(64) std::atomic<std::uint64_t> rx_consumed_{0};  // RX
 
   alignas(64) Mutex receive_mutex_;

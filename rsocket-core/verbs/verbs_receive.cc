@@ -140,6 +140,10 @@ bool VerbsChannel::take_message(const ControlMessage& message) noexcept {
     return false;
   }
   if (message.type == static_cast<std::uint8_t>(ControlType::kCredit)) return true;
+  if (message.type == static_cast<std::uint8_t>(ControlType::kFin) &&
+      peer_end_.load(std::memory_order_relaxed) == kNoEnd) {
+    peer_end_.store(message.value, kRelease);
+  }
   MutexLock lock(control_mutex_);
   const std::uint32_t waiting = controls_waiting_.load(std::memory_order_relaxed);
   if (waiting == controls_.size()) return false;

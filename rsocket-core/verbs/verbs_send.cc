@@ -31,7 +31,16 @@ void VerbsChannel::set_told(const FlowCounts& told_now) noexcept {
 }
 
 // A stale view of what was told can only be too low: the counts are looked at again under the lock.
-bool VerbsChannel::owes() const noexcept { return owes_credit(counts(), told(), ring_bytes()); }
+bool VerbsChannel::owes() const noexcept {
+  return owes_credit(counts(), told(), ring_bytes()) || owes_end();
+}
+
+// A peer that has closed waits to hear that everything was consumed.
+bool VerbsChannel::owes_end() const noexcept {
+  const std::uint64_t consumed = rx_consumed_.load(kAcquire);
+  return consumed == peer_end_.load(kAcquire) &&
+         consumed != told_consumed_.load(std::memory_order_relaxed);
+}
 
 Channel::View VerbsChannel::tx_view() noexcept {
   const std::uint64_t head = tx_head_.load(std::memory_order_relaxed);
@@ -133,7 +142,8 @@ void VerbsChannel::post_data() noexcept {
 }
 
 void VerbsChannel::post_owed_credit() noexcept {
-  if (failed() || !owes() || !window_.may_send_credit()) return;
+  if (failed() || !owes()) return;
+  if (!window_.may_send_credit() && !(owes_end() && window_.may_send_control())) return;
   ControlMessage message;
   message.type = static_cast<std::uint8_t>(ControlType::kCredit);
   post_control(message, false);

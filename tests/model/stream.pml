@@ -253,9 +253,12 @@ byte lies = 4;     /* what it does before it goes */
 #ifdef CLOSES_UNREAD
 #define WAITS_TO_BE_READ false
 #else
-#define WAITS_TO_BE_READ (IS_SHM && PEER.link == UP && !ME.broken && PEER.cons != ME.head && \
+#define WAITS_TO_BE_READ (PEER.link == UP && !ME.broken && PEER.cons != ME.head && \
                           ME.arr == ME.cons && !(ME.fin_at != NONE && ME.peer_closing))
 #endif
+/* Channel::delivered() */
+#define DELIVERED (IS_SHM || (!ME.broken && !PEER.broken && PEER.link == UP && \
+                              PEER.arr == ME.head && !PEER.lost))
 
 /* epoll tells the end of a connection once: EPOLLET */
 #ifdef HEARS_THE_END_AGAIN
@@ -1090,17 +1093,16 @@ end:
               !ME.peer_closed -> send_fin() }
   :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL &&
               (ME.peer_closed ||
-               (ME.fin_sent && !WAITS_TO_BE_READ &&
-                (IS_SHM || (!ME.broken && !PEER.broken && PEER.link == UP &&
-                            PEER.arr == ME.head && !PEER.lost)))) ->
-     PEER.safe = 1; /* Channel::delivered() */
+               (ME.fin_sent && !WAITS_TO_BE_READ && DELIVERED)) ->
+     PEER.safe = 1;
      ME.st = CLOSED;
      reset_channel();
      close_socket() }
   /* ... at the end of the minute; who was told an error reads no more */
   :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL && ME.fin_sent && WAITS_TO_BE_READ &&
-              (PEER.told || (minutes > 0 && !quiet)) ->
+              DELIVERED && (PEER.told || (minutes > 0 && !quiet)) ->
      printf("end %d: has waited for a minute to be read\n", e);
+     PEER.safe = 1;
      if
      :: PEER.told
      :: else -> minutes--

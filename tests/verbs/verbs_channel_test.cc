@@ -454,6 +454,33 @@ TEST_F(VerbsTest, DeliveredMeansInThePeersMemoryWithoutThePeerLooking) {
   EXPECT_EQ(b_->rx_head(), sent);
 }
 
+TEST_F(VerbsTest, WhoHasEndedItsOutputHearsThatAllOfItWasConsumed) {
+  ASSERT_NO_FATAL_FAILURE(make_channels());
+  const auto send_fin = [](Channel& channel) {
+    ControlMessage fin;
+    fin.type = static_cast<std::uint8_t>(ControlType::kFin);
+    fin.value = channel.tx_head();
+    ASSERT_TRUE(channel.send_control(fin));
+  };
+  // Before it was read.
+  write_some(*a_, "a few bytes");
+  ASSERT_NO_FATAL_FAILURE(send_fin(*a_));
+  ControlMessage taken;
+  ASSERT_TRUE(poll_until({a_.get(), b_.get()}, [&] { return b_->take_control(taken); }));
+  b_->consume(6);
+  ASSERT_TRUE(poll_until({a_.get(), b_.get()}, [&] { return a_->delivered(); }));
+  EXPECT_FALSE(a_->all_consumed());
+  EXPECT_EQ(read_all(*b_), "bytes");
+  EXPECT_TRUE(poll_until({a_.get(), b_.get()}, [&] { return a_->all_consumed(); }));
+  // After that.
+  write_some(*b_, "more of them");
+  ASSERT_TRUE(poll_until({a_.get(), b_.get()}, [&] { return a_->rx_head() == 12; }));
+  EXPECT_EQ(read_all(*a_), "more of them");
+  EXPECT_FALSE(b_->all_consumed());
+  ASSERT_NO_FATAL_FAILURE(send_fin(*b_));
+  EXPECT_TRUE(poll_until({a_.get(), b_.get()}, [&] { return b_->all_consumed(); }));
+}
+
 TEST_F(VerbsTest, ChannelsOutliveTheirTransport) {
   ASSERT_NO_FATAL_FAILURE(make_channels());
   client_.reset();
