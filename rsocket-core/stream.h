@@ -405,7 +405,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool ask_later(bool counts) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_at(std::int64_t time_ns) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_after_fork() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void ask_after_return() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void ask_after_pause() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_when_used() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_for_room() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   // stream_switch.cc:
@@ -502,7 +502,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<Reason> kept_{Reason::kNone};
   unsigned retries_ = 0;
   unsigned fork_pauses_ = 0;
-  unsigned return_pauses_ = 0;
+  unsigned pauses_ = 0;
   unsigned room_pauses_ = 0;
   std::atomic<bool> agent_on_channel_{false};
   std::atomic<bool> touched_{false};

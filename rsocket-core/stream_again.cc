@@ -12,8 +12,8 @@ constexpr unsigned kMaxRetries = 6;
 constexpr std::int64_t kFirstForkPauseNs = 250'000'000;
 constexpr std::int64_t kLongestForkPauseNs = 30'000'000'000;
 constexpr std::int64_t kReadPauseNs = 10'000'000;
-constexpr std::int64_t kFirstReturnPauseNs = 1'000'000'000;
-constexpr unsigned kReturnPauseDoublings = 6;
+constexpr std::int64_t kFirstPauseNs = 1'000'000'000;
+constexpr unsigned kPauseDoublings = 6;
 constexpr std::int64_t kFirstRoomPauseNs = 10'000'000;
 constexpr unsigned kRoomPauseDoublings = 7;
 constexpr std::int64_t kWellAfterNs = 60'000'000'000;
@@ -68,8 +68,12 @@ void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
   } else if (returned_ && cause == Reason::kBusy) {
     ask_at(sys::now_ns() + kReadPauseNs);  // one end has not read all yet, or is not back yet
   } else if (returned_ && cause != Reason::kExec && passing_for_returned(cause)) {
-    ask_after_return();
-  } else if (!(passing(reason) || passing(peer_reason)) || !ask_later(true)) {
+    ask_after_pause();
+  } else if (passing(reason) || passing(peer_reason)) {
+    if (!ask_later(true)) ask_after_pause();
+  } else if (cause == Reason::kMemlock || cause == Reason::kNoRdmaDevice) {
+    ask_after_pause();
+  } else {
     pinned_ = true;
   }
 }
@@ -77,12 +81,7 @@ void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
 void Stream::plan_after_give_up(Reason reason) noexcept {
   if (role_ != StreamRole::kConnect || pinned_ || kept() != Reason::kNone) return;
   // A program that could not wait says nothing about the peer.
-  if (ask_later(reason != Reason::kBusy)) return;
-  if (returned_) {
-    ask_after_return();
-  } else {
-    pinned_ = true;
-  }
+  if (!ask_later(reason != Reason::kBusy)) ask_after_pause();
 }
 
 void Stream::plan_after_return() noexcept {
@@ -104,7 +103,7 @@ void Stream::plan_after_return() noexcept {
   } else if (cause == Reason::kIdle) {
     ask_when_used();
   } else {
-    ask_after_return();
+    ask_after_pause();
   }
 }
 
@@ -154,14 +153,14 @@ void Stream::ask_after_fork() noexcept {
   ask_at(sys::now_ns() + pause);
 }
 
-// As often as it takes, and more seldom each time, unless the last channel held for long: one that
-// fails again and again shall not keep the program from its work.
-void Stream::ask_after_return() noexcept {
+// As often as it takes, and more seldom each time, unless the last channel held for long: what fails
+// again and again shall not keep the program from its work.
+void Stream::ask_after_pause() noexcept {
   const std::int64_t now = sys::now_ns();
-  if (switched_ns_ != 0 && now - switched_ns_ >= kWellAfterNs) return_pauses_ = 0;
+  if (switched_ns_ != 0 && now - switched_ns_ >= kWellAfterNs) pauses_ = 0;
   switched_ns_ = 0;
-  ask_at(now + (kFirstReturnPauseNs << return_pauses_));
-  return_pauses_ = std::min(return_pauses_ + 1, kReturnPauseDoublings);
+  ask_at(now + (kFirstPauseNs << pauses_));
+  pauses_ = std::min(pauses_ + 1, kPauseDoublings);
 }
 
 void Stream::keep_on_tcp(Reason reason) noexcept {
@@ -189,7 +188,7 @@ bool Stream::let_off_tcp(bool at_once) noexcept {
     promote_now_.store(at_once, std::memory_order_relaxed);
     if (pinned_ || app_closed_) return false;
     peer_keeps_ = false;
-    retries_ = fork_pauses_ = return_pauses_ = room_pauses_ = 0;
+    retries_ = fork_pauses_ = pauses_ = room_pauses_ = 0;
     if (state() == State::kOnTcp) reason_ = Reason::kPending;
     // What is on its way to a channel has been asked for.
     if (role_ == StreamRole::kConnect &&

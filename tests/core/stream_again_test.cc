@@ -92,6 +92,41 @@ TEST(StreamAgain, OneThatFoundNoRoomAsksAsOftenAsItTakes) {
   }
 }
 
+// Refusals that may pass, of a stream that has never been on a channel.
+class StreamRefused : public testing::TestWithParam<std::pair<Reason, int>> {};
+
+TEST_P(StreamRefused, AsksForAsLongAsItLivesButMoreSeldom) {
+  const auto [reason, soon] = GetParam();
+  StreamPair p;
+  const auto refuse = [&, cause = reason] {
+    p.start();
+    p.a->promotion_refused(Reason::kPeerRefused, cause);
+    p.b->promotion_refused(cause, Reason::kNone);
+  };
+  refuse();
+  for (int times = 1; times <= soon; ++times) {
+    const int asked = p.host.asked;
+    for (int uses = 0; uses < 64 << times && p.host.asked == asked; ++uses) p.a->note_use(1, 1);
+    ASSERT_EQ(asked + 1, p.host.asked) << "with use alone, time " << times;
+    refuse();
+  }
+  const int asked = p.host.asked;
+  const std::int64_t began = sys::now_ns();
+  while (p.host.asked == asked) {
+    p.a->note_use(1, 1);
+    ASSERT_LT(sys::now_ns() - began, 10'000'000'000);
+    poll(nullptr, 0, 1);
+  }
+  EXPECT_GT(sys::now_ns() - began, 900'000'000) << "after a pause";
+  p.promote();
+  EXPECT_TRUE(both(p, State::kOnChannel));
+}
+
+INSTANTIATE_TEST_SUITE_P(StreamAgain, StreamRefused,
+                         testing::Values(std::pair(Reason::kBusy, 6),
+                                         std::pair(Reason::kNoRdmaDevice, 0),
+                                         std::pair(Reason::kMemlock, 0)));
+
 TEST(StreamAgain, OneThatCameBackAsksAfterAPauseThatGrows) {
   StreamPair p;
   std::int64_t last = 0;
