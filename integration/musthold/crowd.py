@@ -4,6 +4,7 @@
   crowd.py serve ADDRESS       says "PORT n"; echoes what comes over any connection until stdin ends
   crowd.py call ADDRESS PORT   for each line on stdin
         open COUNT                    makes so many connections more
+        close                         closes them all
         talk FIRST STEP COUNT TIMES   so many messages over each of COUNT connections, from the FIRST,
                                       every STEPth, all at a time
       says "ok", or what was wrong;
@@ -93,6 +94,10 @@ def call(address, port):
         if verb == "open":
             for _ in range(numbers[0]):
                 connections.append(socket.create_connection((address, port)))
+            print("ok", flush=True)
+        elif verb == "close":
+            while connections:
+                connections.pop().close()
             print("ok", flush=True)
         elif verb == "ping":
             print(ping(connections[:numbers[0]], numbers[1]), flush=True)

@@ -189,6 +189,29 @@ def test_a_device_that_is_taken_away_and_comes_back_costs_no_query(load, end):
     load.comes_to_rdma()
 
 
+def test_a_device_is_let_go_by_a_process_that_has_nothing_on_it_any_more(tmp_path):
+    """Nothing but its node in /dev tells such a process of the removal."""
+    host = support.Host(tmp_path)
+    preload = host.preload(host.policy("gone", ["1-65535"], via="rdma", subnet=NETWORK,
+                                       promote_after="{ messages = 1 }"))
+    with support.Talker("serve", ADDRESS, 0, preload=preload) as server:
+        port = server.line().split()[1]
+        with support.Talker("call", ADDRESS, port, preload=preload, program="crowd.py") as caller:
+            assert caller.tell("open 1") == "ok"
+
+            def on_rdma():
+                assert caller.tell("talk 0 1 1 2") == "ok"
+                return [stream["carrier"] for stream in host.streams(caller.pid)] == ["rdma"]
+
+            support.wait_for(on_rdma, "the stream to be on RDMA")
+            assert caller.tell("close") == "ok"
+            support.wait_for(lambda: not host.streams(caller.pid), "the stream to end")
+            tool("timeout", "20", "rdma", "link", "delete", DEVICES[0])
+            tool("rdma", "link", "add", DEVICES[0], "type", "rxe", "netdev", CABLE[0])
+            assert caller.tell("open 1") == "ok"
+            support.wait_for(on_rdma, "a new stream to be on RDMA")
+
+
 @pytest.mark.parametrize("end", ["client", "server"])
 def test_an_end_that_is_stopped_goes_on_where_it_was(load, end):
     load.comes_to_rdma()
