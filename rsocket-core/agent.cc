@@ -157,6 +157,7 @@ void Agent::stream_closed(Stream& stream, bool over) noexcept {
       const StreamPtr known = it->second.lock();
       if (known == nullptr || known->id() == stream.id()) accepted_.erase(it);
     }
+    end_closed_listeners(stream.tuple().local, false);
   }
   if (over || stream.state() == State::kClosed) streams_.erase(stream.id());
 }
@@ -164,59 +165,6 @@ void Agent::stream_closed(Stream& stream, bool over) noexcept {
 void Agent::forget_closed(std::uint64_t id) noexcept {
   MutexLock lock(mutex_);
   streams_.erase(id);
-}
-
-void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept {
-  const int saved = errno;
-  try {
-    MutexLock lock(mutex_);
-    Listener& known = listeners_[local];
-    known.shm |= via_shm;
-    known.rdma |= via_rdma;
-    ++known.count;
-  } catch (const std::bad_alloc&) {
-    return;
-  }
-  if (ensure_thread()) {
-    std::shared_ptr<Done> done;
-    try {
-      done = std::make_shared<Done>();
-      done->fd = sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
-    } catch (const std::bad_alloc&) {
-    }
-    post({Task::kListen, nullptr, local, -1, done});
-    const std::int64_t deadline = sys::now_ns() + kListenWaitNs;
-    for (std::int64_t left = kListenWaitNs; done != nullptr && done->fd >= 0 && left > 0;
-         left = deadline - sys::now_ns()) {
-      pollfd fds{done->fd, POLLIN, 0};
-      timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
-      if (sys::ppoll(&fds, 1, &timeout, nullptr) > 0) break;
-    }
-  }
-  errno = saved;
-}
-
-Agent::Done::~Done() {
-  if (fd >= 0) sys::close_quietly(fd);
-}
-
-void Agent::unlisten(const Endpoint& local) noexcept {
-  const int saved = errno;
-  int rendezvous = -1;
-  {
-    MutexLock lock(mutex_);
-    const auto it = listeners_.find(local);
-    if (it == listeners_.end() || --it->second.count > 0) return;
-    rendezvous = it->second.rendezvous;
-    listeners_.erase(it);
-    if (!started_) {
-      // A child that never had an agent: its copy goes here.
-      if (rendezvous >= 0) sys::close_quietly(rendezvous);
-      return;
-    }
-  }
-  post({Task::kUnlisten, nullptr, local, rendezvous, {}});
-  errno = saved;
 }
 
 void Agent::attend(Stream& stream) noexcept {
@@ -371,6 +319,13 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   reload_ns_ = kForever;
   new (&peers_without_) std::map<Endpoint, Absent>;
   new (&answering_) std::map<Endpoint, Answering>;
+  // What the parent has closed is the parent's alone.
+  for (auto it = listeners_.begin(); it != listeners_.end();) {
+    if (it->second.count == 0 && it->second.rendezvous >= 0) {
+      sys::close_quietly(it->second.rendezvous);
+    }
+    it = it->second.count == 0 ? listeners_.erase(it) : std::next(it);
+  }
   requests_wait_.store(false);
   found_over_shm_.store(false);
   found_over_rdma_.store(false);

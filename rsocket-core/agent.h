@@ -74,6 +74,8 @@ class Agent final : public StreamHost, public TransportEvents {
   // answered, or cannot be, but within kListenWaitNs: a client that asks too early is told that
   // nobody is there, and remembers it.
   void listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept;
+  // The program has closed it. Requests are answered for as long as what it accepted is open: peers
+  // ask under its address, and a program may close it after the one connection that it waits for.
   void unlisten(const Endpoint& local) noexcept;
 
   // Brings every stream back to TCP, so that the kernel delivers what was sent after the process is
@@ -165,7 +167,7 @@ class Agent final : public StreamHost, public TransportEvents {
   struct Listener {
     bool shm = false;
     bool rdma = false;
-    unsigned count = 0;
+    unsigned count = 0;   // 0: closed, see unlisten()
     int rendezvous = -1;  // what answers over shm; a child has it too
   };
   // What became of a listener at each transport; agent thread.
@@ -284,6 +286,13 @@ class Agent final : public StreamHost, public TransportEvents {
   Reason listen_rdma(const Endpoint& local) noexcept;
   bool lead(const Endpoint& local, Carrier carrier) noexcept;
   void do_unlisten(const Endpoint& local, int rendezvous) noexcept;
+  bool has_accepted_at(const Endpoint& listener) noexcept RR_REQUIRES(mutex_);
+  // Ends the closed listeners that may have accepted a connection at `local` if none of theirs is
+  // left, or in any case. True: there was one.
+  bool end_closed_listeners(const Endpoint& local, bool in_any_case) noexcept RR_REQUIRES(mutex_);
+  // A closed listener accepts nothing: who asks there for a connection that is not known means
+  // another process, which listens there by now. True: it can answer from now on.
+  bool leave_closed(const Endpoint& local) noexcept RR_EXCLUDES(mutex_);
   void listen_again(std::int64_t now_ns) noexcept;
   bool watch_leader(pid_t process) noexcept;
   void forget_leaders() noexcept;

@@ -497,6 +497,10 @@ Agent::Look Agent::look_up(Transport& transport, PromotionId id, const Promotion
     transport.redirect(id, where);
     return Look::kAnswered;
   }
+  if (stream == nullptr && found != Family::Found::kSeveral && leave_closed(request.tuple.local)) {
+    transport.refuse(id, Reason::kBusy);  // so that it asks again
+    return Look::kAnswered;
+  }
   if (last) {
     transport.refuse(id, may_be_forked ? Reason::kBusy
                          : stream != nullptr || found == Family::Found::kSeveral

@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,13 @@ class ToldTransport final : public Transport {
     }
     for (const auto& action : now) action();
   }
-  Reason listen(const Endpoint&) noexcept override { return Reason::kNone; }
-  void unlisten(const Endpoint&) noexcept override {}
+  Reason listen(const Endpoint& local) noexcept override {
+    change([&] { answers_for_.insert(local); });
+    return Reason::kNone;
+  }
+  void unlisten(const Endpoint& local) noexcept override {
+    change([&] { answers_for_.erase(local); });
+  }
   Reason listen_alone(Rendezvous&, int&) noexcept override { return Reason::kBusy; }
   void connect(PromotionId id, const ConnectParams& params) noexcept override {
     change([&] {
@@ -89,6 +95,10 @@ class ToldTransport final : public Transport {
   std::vector<PromotionId> accepted() { return copy(accepted_); }
   std::vector<PromotionId> cancelled() { return copy(cancelled_); }
   std::vector<std::pair<PromotionId, Reason>> refused() { return copy(refused_); }
+  bool answers_for(const Endpoint& local) { return copy(answers_for_).count(local) != 0; }
+  bool wait_no_answers_for(const Endpoint& local) {
+    return wait_for([&] { return answers_for_.count(local) == 0; });
+  }
   bool wait_asked(std::size_t n) {
     return wait_for([&] { return asked_.size() >= n; });
   }
@@ -112,6 +122,7 @@ class ToldTransport final : public Transport {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> to_do_;
+  std::set<Endpoint> answers_for_;
   std::vector<PromotionId> asked_;
   std::map<PromotionId, std::uint16_t> ports_;
   std::vector<PromotionId> accepted_;
@@ -278,6 +289,52 @@ TEST_F(AgentTest, ARequestThatIsNotWantedAnyMoreIsCancelledAndItsChannelDropped)
   refuse(first, Reason::kKtls);
   settle();
   EXPECT_EQ(stream.state(), State::kConnecting) << "or its refusal";
+}
+
+TEST_F(AgentTest, AClosedListenerIsAnsweredForWhileWhatItAcceptedIsOpen) {
+  for (const bool any_address : {false, true}) {
+    Stream& stream = open(StreamRole::kAccept);
+    Endpoint listener;
+    listener.port = stream.tuple().local.port;
+    if (!any_address) listener = stream.tuple().local;
+    process_.agent->listen(listener, false, true);
+    EXPECT_TRUE(transport().answers_for(listener));
+    process_.agent->unlisten(listener);
+    settle();
+    EXPECT_TRUE(transport().answers_for(listener));
+    const PromotionId id = request(stream);
+    settle();
+    EXPECT_EQ(transport().accepted().back(), id);
+    connections_.clear();
+    EXPECT_TRUE(transport().wait_no_answers_for(listener));
+  }
+}
+
+TEST_F(AgentTest, AListenerThatIsClosedAndOpenedAgainIsAnsweredForWithoutConnections) {
+  const Endpoint listener = open(StreamRole::kAccept).tuple().local;
+  process_.agent->listen(listener, false, true);
+  process_.agent->unlisten(listener);
+  process_.agent->listen(listener, false, true);
+  connections_.clear();
+  settle();
+  EXPECT_TRUE(transport().answers_for(listener));
+  process_.agent->unlisten(listener);
+  EXPECT_TRUE(transport().wait_no_answers_for(listener));
+}
+
+TEST_F(AgentTest, AClosedListenerLeavesItsAddressToWhoListensThereNow) {
+  Stream& stream = open(StreamRole::kAccept);
+  const Endpoint listener = stream.tuple().local;
+  process_.agent->listen(listener, false, true);
+  process_.agent->unlisten(listener);
+  PromotionRequest for_another{};
+  for_another.tuple = stream.tuple();
+  ++for_another.tuple.remote.port;
+  const PromotionId id = Agent::next_promotion_id();
+  transport().tell([&] { transport().events.on_request(transport(), id, for_another); });
+  EXPECT_TRUE(transport().wait_no_answers_for(listener));
+  ASSERT_FALSE(transport().refused().empty());
+  EXPECT_EQ(transport().refused().back(), std::make_pair(id, Reason::kBusy));
 }
 
 TEST_F(AgentTest, AStreamThatIsAskedForTwiceHasOneRequest) {
