@@ -1,5 +1,6 @@
 #include "preload/epolls.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
 
@@ -11,6 +12,7 @@
 
 #include "preload/cancellation.h"
 #include "preload/real.h"
+#include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad::preload::epolls {
@@ -121,6 +123,43 @@ int registration_of(int epfd, int fd, epoll_event& event) noexcept {
   return found;
 }
 
+bool is_epoll(int fd) noexcept {
+  constexpr char kLink[] = "anon_inode:[eventpoll]";
+  char path[48];
+  char link[sizeof kLink];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  return sys::call(SYS_readlinkat, AT_FDCWD, path, link, sizeof link) == sizeof kLink - 1 &&
+         std::memcmp(link, kLink, sizeof kLink - 1) == 0;
+}
+
+// The same, for every instance that this process has open: `epfd` is the one. -1: several have it,
+// or there is no telling.
+int only_registration_of(int fd, int& epfd, epoll_event& event) noexcept {
+  const int directory = sys::open_high([] {
+    return sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  });
+  if (directory < 0) return -1;
+  alignas(dirent64) char buffer[4096];
+  int found = 0;
+  long n;
+  while (found >= 0 && (n = sys::call(SYS_getdents64, directory, buffer, sizeof buffer)) > 0) {
+    const dirent64* entry;
+    for (char* at = buffer; at < buffer + n && found >= 0; at += entry->d_reclen) {
+      entry = reinterpret_cast<const dirent64*>(at);
+      int number;
+      if (std::sscanf(entry->d_name, "%d", &number) != 1 ||
+          private_descriptors::is_marked(number) || !is_epoll(number)) {
+        continue;
+      }
+      const int there = registration_of(number, fd, event);
+      if (there == 1) epfd = number;
+      found = there == -1 || found + there > 1 ? -1 : found + there;
+    }
+  }
+  sys::close_quietly(directory);
+  return n < 0 ? -1 : found;
+}
+
 }  // namespace
 
 bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_event* event,
@@ -167,11 +206,14 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
 }
 
 void take_over(int fd, const StreamPtr& stream) noexcept {
-  const int epfd = descriptors::epoll_of(fd);
+  int epfd = descriptors::epoll_of(fd);
   if (epfd == descriptors::kNoEpoll) return;
   const int saved = errno;
   epoll_event event{};
-  const int there = epfd == descriptors::kSeveralEpolls ? -1 : registration_of(epfd, fd, event);
+  int there = epfd == descriptors::kSeveralEpolls ? -1 : registration_of(epfd, fd, event);
+  // A program may make an instance for each time that it waits, and close it with the descriptor in
+  // it.
+  if (there == -1) there = only_registration_of(fd, epfd, event);
   std::shared_ptr<EpollSet> set = there == 1 ? set_of(epfd) : nullptr;
   if (there == -1 || (there == 1 && set == nullptr)) {
     stream->pin(Reason::kEpoll, 0);

@@ -102,6 +102,71 @@ SCENARIO(epoll_added_before_connect, 0) {
   a.client([&] { wait(a, epoll, 2000); a.recv(fd, 10); });
 }
 
+// As PostgreSQL waits: the instance is closed with the descriptor in it, and no copy of it says so.
+SCENARIO(epoll_made_for_each_wait, kStaysOnChannel) {
+  a.meet();
+  int fd = -1;
+  const auto wait_once = [&](std::uint32_t events) {
+    const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
+    add(a, epoll, fd, events);
+    wait(a, epoll, 2000);
+    ::close(epoll);
+  };
+  if (a.is_client()) {
+    fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    socklen_t length = 0;
+    sockaddr_storage to = a.address(AF_INET, length);
+    wait_once(EPOLLOUT);
+    a.result("connect", ::connect(fd, reinterpret_cast<sockaddr*>(&to), length));
+    wait_once(EPOLLOUT);
+    wait_once(EPOLLOUT);
+    a.error(fd);
+  } else {
+    fd = a.accept_blocking();
+  }
+  a.sync();
+  for (int i = 0; i < 3; ++i) {
+    a.server([&] { a.send(fd, "hello"); });
+    a.client([&] {
+      wait_once(EPOLLIN);
+      a.recv(fd, 10);
+    });
+  }
+}
+
+// The copy of the instance is all that is left of it, and has the descriptor still.
+SCENARIO(epoll_copied_before_connect, 0) {
+  a.meet();
+  int fd = -1;
+  const int first = ::epoll_create1(EPOLL_CLOEXEC);
+  int epoll = -1;
+  if (a.is_client()) {
+    fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    add(a, first, fd, EPOLLIN | EPOLLOUT | EPOLLET);
+    epoll = ::dup(first);
+    ::close(first);
+    wait(a, epoll, 0);
+    socklen_t length = 0;
+    sockaddr_storage to = a.address(AF_INET, length);
+    a.result("connect", ::connect(fd, reinterpret_cast<sockaddr*>(&to), length));
+    wait(a, epoll, 2000);
+    a.error(fd);
+  } else {
+    fd = a.accept_blocking();
+  }
+  for (int i = 0; i < 3; ++i) {
+    a.client([&] { a.send(fd, "question"); });
+    a.server([&] {
+      a.recv(fd, 10);
+      a.send(fd, "answer");
+    });
+    a.client([&] {
+      wait(a, epoll, 2000);
+      a.recv(fd, 10);
+    });
+  }
+}
+
 SCENARIO(epoll_of_a_listener_and_its_streams, 0) {
   a.meet();
   int fd = -1;
