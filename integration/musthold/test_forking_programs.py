@@ -138,16 +138,23 @@ def test_haproxy_with_a_master_before_nginx_with_workers(host, preload):
 class PostgreSql:
     """A server whose every client is served by a child of its own."""
 
-    def __init__(self, host):
+    def __init__(self, host, copy_of=None):
+        """An empty one, or a standby of another that runs."""
         self._host = host
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
-        self._data = host.directory / "data"
-        self._data.mkdir()
+        self._data = host.directory / ("standby" if copy_of else "data")
+        self._data.mkdir(mode=0o700)
         if os.geteuid() == 0:
             shutil.chown(self._data, self._user)
         self.port = support.free_port()
-        output(self.command("initdb", "-D", self._data, "-A", "trust", "-U", "tester", "-N",
-                            "--locale=C"))
+        if copy_of:
+            output(copy_of.words(f"{POSTGRESQL}/pg_basebackup", "-D", self._data, "-c",
+                                 "fast", "-R", "-N"))
+            if os.geteuid() == 0:
+                output(["chown", "-R", self._user, self._data])
+        else:
+            output(self.command("initdb", "-D", self._data, "-A", "trust", "-U", "tester", "-N",
+                                "--locale=C"))
 
     def command(self, program, *words):
         drop = ([] if os.geteuid() != 0 else
@@ -159,7 +166,7 @@ class PostgreSql:
         command = self.command(
             "postgres", "-D", self._data, "-p", self.port, "-c", "listen_addresses=127.0.0.1", "-c",
             "unix_socket_directories=", "-c", "fsync=off", "-c", "autovacuum_naptime=1s")
-        child = processes.Child(command, self._host.directory / "postgres.log", preload)
+        child = processes.Child(command, self._host.directory / f"{self._data.name}.log", preload)
         try:
             processes.wait_until(lambda: self.client("pg_isready", may_fail=True), support.ANSWER_S,
                                  "PostgreSQL to answer", child)
