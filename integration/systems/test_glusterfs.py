@@ -99,7 +99,7 @@ def digests(directory):
 
 
 def test_a_replicated_volume(host):
-    preload = host.preload(host.policy("gluster", ["24007", "49152-60999"], subnet=f"{ADDRESS}/32",
+    preload = host.preload(host.policy("gluster", ["24007", "49152-65535"], subnet=f"{ADDRESS}/32",
                                        promote_after="{ messages = 1 }"))
     volume = Volume(host)
     with volume.running(preload):
