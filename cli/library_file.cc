@@ -14,14 +14,14 @@ namespace {
 
 constexpr const char* kLibraryName = "libringroad.so";
 
+}  // namespace
+
 std::string own_directory() {
   char path[PATH_MAX];
   const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
   if (n <= 0) return ".";
   return std::filesystem::path(std::string(path, static_cast<std::size_t>(n))).parent_path();
 }
-
-}  // namespace
 
 std::vector<std::string> library_candidates(const std::string& command_directory) {
   std::vector<std::string> result;

@@ -6,6 +6,9 @@
 
 namespace ringroad::cli {
 
+// The folder that this command is in.
+std::string own_directory();
+
 // Where it may be, best first, for a command in the folder `command_directory`: beside it in a
 // build tree (../lib), then where it is installed.
 std::vector<std::string> library_candidates(const std::string& command_directory);

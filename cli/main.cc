@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/ab_cmd.h"
+#include "cli/bench_cmd.h"
 #include "cli/doctor_cmd.h"
 #include "cli/exporter/exporter_cmd.h"
 #include "cli/library_file.h"
@@ -59,6 +60,7 @@ int run_command(std::vector<std::string> words) {
   add_top_command(app, status);
   add_set_command(app, status);
   add_ab_command(app, load, status);
+  add_bench_command(app, status);
   add_doctor_command(app, status);
   add_exporter_command(app, status);
   app.add_subcommand("version", "Show the version, and the library that `ringroad run` preloads")

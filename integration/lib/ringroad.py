@@ -16,6 +16,13 @@ class RingroadError(Exception):
     """The build is incomplete or the command failed; the message says what to do."""
 
 
+def environment(library, policy):
+    """The variables that put Ringroad, with this policy file, into a process; its warnings go to
+    the process's stderr, as with `ringroad run`."""
+    return {"LD_PRELOAD": str(library), "RINGROAD_POLICY": str(policy),
+            "RINGROAD_LOG": "stderr", "RINGROAD_LOG_LEVEL": "warn"}
+
+
 class Ringroad:
     """A build directory with lib/libringroad.so and bin/ringroad."""
 
@@ -28,10 +35,7 @@ class Ringroad:
                                     f"or name its build directory with --build")
 
     def environment(self, policy):
-        """The variables that put Ringroad, with this policy file, into a process; its warnings
-        go to the process's stderr, as with `ringroad run`."""
-        return {"LD_PRELOAD": str(self.library), "RINGROAD_POLICY": str(policy),
-                "RINGROAD_LOG": "stderr", "RINGROAD_LOG_LEVEL": "warn"}
+        return environment(self.library, policy)
 
     def check_policy(self, policy):
         """Has the file checked by `ringroad policy check`; RingroadError with its words."""
@@ -108,10 +112,11 @@ def difference(after, before):
     return {carrier: after[carrier] - before[carrier] for carrier in after}
 
 
-def write_policy(path, name, subnets, ports, via, promote_after=1):
+def write_policy(path, name, subnets, ports, via, promote_after=1, device=""):
     """Writes a policy file with one rule: these remote subnets and service ports go by `via`.
 
-    `promote_after` is the number of messages that a stream stays on TCP.
+    `promote_after` is the number of messages that a stream stays on TCP, `device` the RDMA device
+    if not the route's.
     """
     def strings(values):
         return "[" + ", ".join(json.dumps(str(value)) for value in values) + "]"
@@ -123,4 +128,5 @@ def write_policy(path, name, subnets, ports, via, promote_after=1):
         f"subnet = {strings(subnets)}\n"
         f"port = {strings(ports)}\n"
         f"via = {json.dumps(via)}\n"
+        + (f"device = {json.dumps(device)}\n" if device else "") +
         f"promote_after = {{ messages = {promote_after} }}\n")

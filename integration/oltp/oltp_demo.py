@@ -25,9 +25,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench import phase  # noqa: E402
 from lib import checks, mariadb, processes, rdma_counters  # noqa: E402
 from lib import ringroad, sysbench, template  # noqa: E402
-from oltp import phase, report  # noqa: E402
+from oltp import report  # noqa: E402
 
 WORKLOADS = ("oltp_point_select", "oltp_read_write")
 CHANNEL_PORT = 23306

@@ -10,13 +10,13 @@ figures are of the measured windows (WINDOW); what came before them is told besi
 
 import argparse
 import json
-import statistics
 import sys
 import textwrap
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.ratios import compare, spread  # noqa: E402
 from oltp import plot  # noqa: E402
 
 # (key, heading, decimals, whether more is better)
@@ -29,9 +29,6 @@ METRICS = (
     ("client_cpu_us_per_query", "client us/query", 1, False),
     ("switches_per_query", "switches/query", 2, False),
 )
-ROUNDS_FOR_A_VERDICT = 5
-UNCLEAR = "unclear"
-TOO_FEW = "few rounds"
 # Above this share of the processors, other programs' work is worth a warning.
 BUSY = 0.1
 # The table is wider.
@@ -75,37 +72,6 @@ def summarise(part):
                 [pair["channel"][key] for pair in rounds], more_is_better)
         summaries.append(summary)
     return summaries
-
-
-def compare(tcp, channel, more_is_better):
-    """Two equally long lists of a figure, paired by round."""
-    result = {"tcp": spread(tcp), "channel": spread(channel), "ratio": None, "verdict": UNCLEAR}
-    if all(value > 0 for value in tcp):
-        result["ratio"] = spread([ours / theirs for ours, theirs in zip(channel, tcp)])
-        result["verdict"] = verdict(result["ratio"], noise(tcp), more_is_better)
-    return result
-
-
-def noise(values):
-    """How far the values typically are from their median, as a share of it."""
-    middle = statistics.median(values)
-    return statistics.median(abs(value - middle) for value in values) / middle
-
-
-def verdict(ratio, tcp_noise, more_is_better):
-    """What the spread of a ratio allows to say; `tcp_noise` is a share, as of `noise`."""
-    if len(ratio["values"]) < ROUNDS_FOR_A_VERDICT:
-        return TOO_FEW
-    if ratio["min"] > 1 and ratio["median"] > 1 + tcp_noise:
-        return "better" if more_is_better else "worse"
-    if ratio["max"] < 1 and ratio["median"] < 1 - tcp_noise:
-        return "worse" if more_is_better else "better"
-    return UNCLEAR
-
-
-def spread(values):
-    return {"median": statistics.median(values), "min": min(values), "max": max(values),
-            "values": list(values)}
 
 
 def channel_share(counts):

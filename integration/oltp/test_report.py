@@ -18,48 +18,6 @@ def part():
     return json.loads(SAMPLE.read_text())
 
 
-def ratios(values):
-    return report.spread(values)
-
-
-def test_rounds_are_compared_in_pairs():
-    result = report.compare([100, 200, 400], [110, 180, 400], more_is_better=True)
-    assert result["ratio"]["values"] == [1.1, 0.9, 1.0]
-    assert result["ratio"]["median"] == 1.0
-    assert (result["ratio"]["min"], result["ratio"]["max"]) == (0.9, 1.1)
-    assert result["tcp"]["median"] == 200
-
-
-def test_a_figure_of_zero_has_no_ratio():
-    assert report.compare([0, 1], [1, 1], True)["ratio"] is None
-
-
-@pytest.mark.parametrize("more_is_better, above, below", [(True, "better", "worse"),
-                                                          (False, "worse", "better")])
-def test_a_verdict_needs_every_round_to_agree(more_is_better, above, below):
-    def said(values):
-        return report.verdict(ratios(values), 0.02, more_is_better)
-    assert said([1.1, 1.2, 1.1, 1.3, 1.2]) == above
-    assert said([0.9, 0.8, 0.9, 0.7, 0.8]) == below
-    assert said([1.1, 1.2, 1.1, 1.3, 0.99]) == report.UNCLEAR
-    assert said([0.9, 0.8, 0.9, 0.7, 1.01]) == report.UNCLEAR
-
-
-def test_a_verdict_needs_more_than_the_noise_of_tcp_itself():
-    assert report.verdict(ratios([1.03] * 5), 0.05, True) == report.UNCLEAR
-    assert report.verdict(ratios([0.97] * 5), 0.05, True) == report.UNCLEAR
-
-
-def test_a_verdict_needs_five_rounds():
-    assert report.verdict(ratios([2.0] * 4), 0.01, True) == report.TOO_FEW
-    assert report.verdict(ratios([2.0] * 5), 0.01, True) == "better"
-
-
-def test_noise_is_the_typical_distance_from_the_median():
-    assert report.noise([100, 100, 100]) == 0
-    assert report.noise([90, 100, 110, 100, 500]) == pytest.approx(0.1)
-
-
 def test_every_workload_and_figure_is_in_the_table(part):
     table = report.rows(part)
     assert len({len(row) for row in table}) == 1

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from lib import checks, mariadb, processes, sysbench, template
-from oltp import gate
+from bench import gate
 
 MISSING = [name for name in ("mariadbd", "mariadb", "mariadb-install-db", "sysbench")
            if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lib import ringroad
-from oltp import phase
+from bench import phase
 
-RECORDED = json.loads((Path(__file__).parent / "testdata" / "oltp-native-a-a.json").read_text())
+RECORDED = json.loads((Path(__file__).parents[1] / "oltp" / "testdata" / "oltp-native-a-a.json").read_text())
 THREADS = RECORDED["parameters"]["threads"]
 
 

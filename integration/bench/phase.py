@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from lib import procstat, rdma_counters, ringroad
-from oltp import gate
+from bench import gate
 
 # When the streams are looked at, as a share of the phase.
 SAMPLE_AT = 0.5

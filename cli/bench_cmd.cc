@@ -1,0 +1,176 @@
+#include "cli/bench_cmd.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/library_file.h"
+#include "cli/program_file.h"
+#include "cli/usage.h"
+
+namespace ringroad::cli {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr const char* kPython = "python3";
+
+// An option that the bench's program reads; one without a `value` is a flag.
+struct Option {
+  const char* name;
+  const char* value;
+  const char* text;
+};
+
+struct Bench {
+  const char* name;
+  const char* what;
+  std::vector<Option> options;
+  const char* more;
+};
+
+// What every bench takes.
+const std::vector<Option> kShared = {
+    {"--out", "DIR",
+     "folder for the report; a run that was interrupted goes on in it.\n"
+     "Default: ringroad-bench-NAME in the current folder"},
+    {"--inventory", "FILE", "the hosts, see below; default: both ends on this host"},
+    {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc; default: all of them"},
+    {"--rounds", "N", "how often each row is measured"},
+    {"--seconds", "N", "how long each measurement takes"},
+    {"--budget", "MINUTES", "no measurement begins after that; default: no limit"},
+    {"--quick", nullptr, "a short run: fewer rows and rounds, less time each"},
+};
+
+constexpr const char* kSharedHelp =
+    "\n"
+    "The carriers take turns within each round, in another order each time, and a ratio is\n"
+    "of two neighbours in one round. What cannot run on these hosts has a row that says why,\n"
+    "and so has what crashes or hangs; it does not hold up the others.\n"
+    "\n"
+    "With two hosts, this command runs on either of them or on a third. It needs ssh(1)\n"
+    "without a password, Python and the programs that are measured on both:\n"
+    "  [server]\n"
+    "  ssh     = \"root@db1\"      # as ssh(1) knows it; without it: this host\n"
+    "  address = \"10.9.1.1\"      # on the network that is measured\n"
+    "  device  = \"mlx5_0\"        # optional, as in a policy\n"
+    "  [client]\n"
+    "  ssh     = \"root@db2\"\n"
+    "  address = \"10.9.1.2\"\n"
+    "\n"
+    "Leaves report.md, report.json, plots and cells.jsonl (each measurement) in DIR.\n";
+
+constexpr const char* kExits =
+    "\n"
+    "Exit status:\n"
+    "  0    measured; rivals that failed have their rows\n"
+    "  1    TCP or Ringroad could not be measured, or was not what it claims to be\n"
+    "  2    wrong arguments, a program is missing, or DIR is of other settings\n";
+
+const std::vector<Bench> kBenches = {
+    {"oltp",
+     "MariaDB under sysbench's OLTP workloads, by each carrier",
+     {
+         {"--workloads", "LIST",
+          "of point_select,read_only,read_write,update_index,write_only;\n"
+          "default: all of them"},
+         {"--threads", "LIST", "numbers of connections; default: 1,4,16,64,256"},
+         {"--threading", "LIST",
+          "of connection (MariaDB has a thread for each) and pool;\n"
+          "default: both"},
+         {"--tables", "N", "sysbench's tables; default: 2"},
+         {"--table-size", "N", "rows in each of them; default: 10000"},
+     },
+     "Each carrier has a throw-away MariaDB server of its own, in memory, on a copy of the\n"
+     "same data; those that are not under load are stopped meanwhile. A measured window\n"
+     "begins when all connections are on their carrier.\n"},
+};
+
+std::vector<std::filesystem::path> program_candidates(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> result;
+  for (const char* share : {"../share/ringroad", RINGROAD_SHAREDIR_FROM_BINDIR}) {
+    std::filesystem::path candidate = (directory / share / "bench").lexically_normal();
+    if (result.empty() || result.back() != candidate) result.push_back(std::move(candidate));
+  }
+  return result;
+}
+
+int fail(const std::string& message) {
+  std::fprintf(stderr, "ringroad bench: %s\n", message.c_str());
+  return kFailed;
+}
+
+// Returns only when it failed.
+int run(const std::string& name, const std::vector<std::string>& words) {
+  const std::filesystem::path directory = own_directory();
+  std::string program, looked_at;
+  for (const std::filesystem::path& candidate : program_candidates(directory)) {
+    if (access((candidate / "__main__.py").c_str(), R_OK) == 0) {
+      program = candidate;
+      break;
+    }
+    looked_at += (looked_at.empty() ? "" : ", ") + candidate.string();
+  }
+  if (program.empty()) return fail("its programs are not at " + looked_at);
+  int error = 0;
+  const std::string python = find_program(kPython, error);
+  if (error != 0) {
+    return fail("there is no python3; apt-get install --no-install-recommends python3");
+  }
+  // -B: no bytecode beside what is installed.
+  std::vector<std::string> command = {python, "-B", program, name,
+                                      "--ringroad=" + (directory / "ringroad").string()};
+  command.insert(command.end(), words.begin(), words.end());
+  std::vector<char*> pointers;
+  for (std::string& word : command) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  execv(python.c_str(), pointers.data());
+  return fail(python + ": " + strerrordesc_np(errno));
+}
+
+void add_options(CLI::App& command, const std::vector<Option>& options,
+                 const std::shared_ptr<std::vector<std::string>>& words) {
+  for (const Option& option : options) {
+    const std::string name = option.name;
+    if (option.value == nullptr) {
+      command.add_flag_callback(
+          name, [words, name] { words->push_back(name); }, option.text);
+      continue;
+    }
+    command
+        .add_option_function<std::string>(
+            name, [words, name](const std::string& value) { words->push_back(name + "=" + value); },
+            option.text)
+        ->option_text(option.value);
+  }
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, int& exit_status) {
+  CLI::App* command =
+      app.add_subcommand("bench", "Compare TCP, Ringroad and other ways onto RDMA under load");
+  set_usage(*command, "ringroad bench COMMAND [OPTIONS]");
+  command->require_subcommand(1);
+  for (const Bench& bench : kBenches) {
+    const auto words = std::make_shared<std::vector<std::string>>();
+    CLI::App* sub = command->add_subcommand(bench.name, bench.what);
+    set_usage(*sub, std::string("ringroad bench ") + bench.name + " [OPTIONS]");
+    sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    add_options(*sub, bench.options, words);
+    add_options(*sub, kShared, words);
+    sub->footer(std::string(bench.more) + kSharedHelp + "\nExamples:\n  ringroad bench " +
+                bench.name + " --quick\n  ringroad bench " + bench.name +
+                " --inventory hosts.toml --out results\n" + kExits);
+    sub->callback(
+        [name = std::string(bench.name), words, &exit_status] { exit_status = run(name, *words); });
+  }
+}
+
+}  // namespace ringroad::cli

@@ -1,0 +1,137 @@
+"""The carriers that a bench compares. Each says whether it can run between the ends of a Place,
+and what has to be in the environment of a program at either end to be carried by it.
+
+   tcp        nothing is preloaded
+   rdma shm   Ringroad, with a policy of one rule for the other end's address and the ports
+   rsockets   rdma-core's preload library
+   smc        Linux's SMC-R: AF_SMC instead of AF_INET, by smc_run or by a library of our own
+"""
+
+import ipaddress
+
+from lib import template
+
+
+class Carrier:
+    """`name` is what the results call it; `ours` says that its failure is this project's."""
+
+    name = title = ""
+    ours = False
+    # By which proof (see oltp and lib.rdma_counters) it is to be believed.
+    by_device = False
+
+    def obstacle(self, place):
+        """Why it cannot run here, with the evidence; "" when it can."""
+        raise NotImplementedError
+
+    def environment(self, place, role, ports):
+        """The variables for a program at the end `role` ("server" or "client")."""
+        raise NotImplementedError
+
+
+class Tcp(Carrier):
+    name, title, ours = "tcp", "TCP", True
+
+    def obstacle(self, place):
+        return ""
+
+    def environment(self, place, role, ports):
+        return {}
+
+
+class Ringroad(Carrier):
+    ours = True
+
+    def __init__(self, name):
+        self.name = name
+        self.title = {"rdma": "Ringroad, RDMA", "shm": "Ringroad, shared memory"}[name]
+        self.by_device = name == "rdma"
+
+    def obstacle(self, place):
+        for end in place.ends.values():
+            library, problem = end.host.call("bench.probe:ringroad_library", end.ringroad)
+            if library is None:
+                return f"{end.host.name}: {problem}"
+        if self.name == "shm":
+            return "" if place.one_host else "the ends are on two hosts: they share no memory"
+        return _verbs_obstacle(place)
+
+    def environment(self, place, role, ports):
+        here, other = place.ends[role], place.ends["client" if role == "server" else "server"]
+        policy = f"{here.host.work}/{self.name}-{role}-{'-'.join(map(str, ports))}.toml"
+        here.host.call("lib.ringroad:write_policy", policy, "bench",
+                       [f"{other.address}/{ipaddress.ip_address(other.address).max_prefixlen}"],
+                       list(ports), self.name, device=here.device if self.by_device else "")
+        library, _ = here.host.call("bench.probe:ringroad_library", here.ringroad)
+        return here.host.call("lib.ringroad:environment", library, policy)
+
+
+class Rsockets(Carrier):
+    name, title, by_device = "rsockets", "rsockets", True
+
+    def obstacle(self, place):
+        for end in place.ends.values():
+            if not end.host.call("bench.probe:rsockets_library"):
+                return (f"{end.host.name}: there is no librspreload.so; "
+                        "apt-get install --no-install-recommends librdmacm1")
+        return _verbs_obstacle(place)
+
+    def environment(self, place, role, ports):
+        return {"LD_PRELOAD": place.ends[role].host.call("bench.probe:rsockets_library")}
+
+
+class Smc(Carrier):
+    name, title, by_device = "smc", "SMC-R", True
+
+    def obstacle(self, place):
+        for end in place.ends.values():
+            why = end.host.call("bench.probe:smc_obstacle")
+            if why:
+                return f"{end.host.name}: {why}"
+            library, why = end.host.call("bench.probe:smc_preload", end.host.work)
+            if not library:
+                return f"{end.host.name}: {why}"
+        return _verbs_obstacle(place)
+
+    def environment(self, place, role, ports):
+        return {"LD_PRELOAD": f"{place.ends[role].host.work}/smc_socket.so"}
+
+
+ALL = (Tcp(), Ringroad("rdma"), Ringroad("shm"), Rsockets(), Smc())
+NAMES = tuple(carrier.name for carrier in ALL)
+
+
+def of(name):
+    return next(carrier for carrier in ALL if carrier.name == name)
+
+
+def _verbs_obstacle(place):
+    for end in place.ends.values():
+        why = end.host.call("bench.probe:verbs_obstacle", end.device)
+        if why:
+            return f"{end.host.name}: {why}"
+    return ""
+
+
+def echo_trouble(carrier, place, limit_s=20):
+    """Why a small program cannot talk to another over this carrier here, "" when it can.
+
+    This goes before a database: a carrier that leaves its processes in the kernel for ever leaves
+    only these.
+    """
+    port = place.server.host.call(f"{template.__name__}:free_port")
+    ends = {}
+    try:
+        for role in ("server", "client"):
+            end = place.ends[role]
+            ends[role] = end.host.make(
+                "bench.probe:EchoEnd", end.host.work, role, place.server.address, port,
+                carrier.environment(place, role, [port]))
+            why = ends[role].trouble(limit_s)
+            if why:
+                other = f"; the server: {ends['server'].state()}" if role == "client" else ""
+                return f"{role}: {why}{other}"
+        return ""
+    finally:
+        for end in ends.values():
+            end.forget()

@@ -1,0 +1,267 @@
+"""The hosts of a bench: this one, or others by ssh. On each there is an agent (agent.py):
+
+       this process ── pipe ──▶ python3, agent          the host itself
+       this process ── ssh ───▶ python3, agent          ssh = "root@db1" in the inventory
+
+Both are started in the same way and are sent the same packages, so a bench does not know which of
+them it has. The agent's objects are used as if they were here (Remote).
+"""
+
+import io
+import ipaddress
+import json
+import os
+import select
+import shlex
+import subprocess
+import time
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = Path(__file__).absolute().parent.parent
+SENT = ("bench", "lib")
+PYTHON = ("python3", "-B", "-c")
+# Unpacks what is sent into a folder in memory, from where the agent then runs.
+BOOT = """
+import io, os, sys, tempfile, zipfile
+work = tempfile.mkdtemp(prefix="ringroad-bench.", dir="/dev/shm" if os.access("/dev/shm", 2) else None)
+line = b""
+while not line.endswith(b"\\n"): line += os.read(0, 1)
+data = b""
+while len(data) < int(line): data += os.read(0, int(line) - len(data))
+zipfile.ZipFile(io.BytesIO(data)).extractall(work + "/packages")
+sys.path.insert(0, work + "/packages")
+from bench import agent
+agent.main(work)
+"""
+START_S = 60
+ANSWER_S = 120
+END_S = 60
+LOCAL = ipaddress.ip_address("127.0.0.1")
+
+
+class HostError(Exception):
+    """A host cannot be reached, or what was to be done there failed; `kind` is the type's name."""
+
+    def __init__(self, message, kind="HostError"):
+        super().__init__(message)
+        self.kind = kind
+
+
+class Silent(HostError):
+    """A host gave no answer in time. Its agent is of no use any more: restart it."""
+
+
+class Remote:
+    """An object of the agent's: its methods are called there, with arguments that JSON can carry.
+    `limit_s=` is for the call itself."""
+
+    def __init__(self, host, number):
+        self._host = host
+        self._number = number
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(*words, limit_s=ANSWER_S, **named):
+            return self._host.ask({"object": self._number, "call": name, "words": words,
+                                   "named": named}, limit_s)["value"]
+        return call
+
+
+class Host:
+    """One host with its agent; a context. `prefix` is what reaches it: nothing, or ssh's words."""
+
+    def __init__(self, name, prefix=()):
+        self.name = name
+        self._prefix = list(prefix)
+        self._agent = None
+        self._unread = b""
+        self.work = None
+
+    def start(self):
+        boot = [*PYTHON, BOOT]
+        # ssh joins its words and gives them to a shell.
+        command = [*self._prefix, shlex.join(boot)] if self._prefix else boot
+        self._unread = b""
+        self._agent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       start_new_session=True)
+        try:
+            packed = _packed()
+            self._agent.stdin.write(b"%d\n" % len(packed) + packed)
+            self._agent.stdin.flush()
+            self.work = self.call("bench.agent:work", limit_s=START_S)
+        except (OSError, HostError) as problem:
+            self.end()
+            raise HostError(f"{self.name}: no agent there ({problem}); tried: "
+                            f"{shlex.join(command[:-1])}") from None
+
+    def call(self, function, *words, limit_s=ANSWER_S, **named):
+        """Calls a function there, "module:name"."""
+        return self.ask({"function": function, "words": words, "named": named}, limit_s)["value"]
+
+    def make(self, kind, *words, limit_s=ANSWER_S, **named):
+        """Makes an object there, "module:Class"; a Remote."""
+        return Remote(self, self.ask({"make": kind, "words": words, "named": named},
+                                     limit_s)["object"])
+
+    def ask(self, request, limit_s):
+        try:
+            self._agent.stdin.write(json.dumps(request, default=str).encode() + b"\n")
+            self._agent.stdin.flush()
+        except OSError:
+            raise Silent(f"{self.name}: the agent has gone") from None
+        answer = json.loads(self._line(time.monotonic() + limit_s, limit_s))
+        if "problem" in answer:
+            raise HostError(answer["problem"], answer["kind"])
+        return answer
+
+    def _line(self, deadline, limit_s):
+        while b"\n" not in self._unread:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._agent.stdout], [], [], left)[0]:
+                raise Silent(f"{self.name}: no answer within {limit_s:g} s")
+            received = os.read(self._agent.stdout.fileno(), 1 << 16)
+            if not received:
+                raise Silent(f"{self.name}: the agent has gone")
+            self._unread += received
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def end(self):
+        """Ends the agent, which ends what it has started."""
+        if self._agent is None:
+            return
+        agent, self._agent = self._agent, None
+        try:
+            agent.stdin.close()
+        except OSError:
+            pass
+        try:
+            agent.wait(END_S)
+        except subprocess.TimeoutExpired:
+            agent.kill()
+            agent.wait()
+        agent.stdout.close()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+def _packed():
+    """This project's packages, as a zip file."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in SENT:
+            for path in sorted((PACKAGES / name).iterdir()):
+                if path.suffix in (".py", ".lua", ".c") and not path.name.startswith("test_"):
+                    packed.write(path, f"{name}/{path.name}")
+    return data.getvalue()
+
+
+# ---- which hosts
+
+class InventoryError(Exception):
+    """The inventory is not what it has to be; the message says where."""
+
+
+@dataclass
+class End:
+    """One end of the connections: a host, its address there and its RDMA device, if named.
+    `ringroad` is the command there."""
+
+    host: Host
+    address: str
+    ringroad: str
+    device: str = ""
+
+
+@dataclass
+class Place:
+    """Where a bench runs; a context that starts the agents and ends them."""
+
+    server: End
+    client: End
+    one_host: bool
+    name: str
+
+    @property
+    def ends(self):
+        return {"server": self.server, "client": self.client}
+
+    def __enter__(self):
+        try:
+            for end in self.ends.values():
+                end.host.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for end in self.ends.values():
+            end.host.end()
+
+
+def here(ringroad, environment=None):
+    """Both ends on this host: over loopback, or where integration/softroce says."""
+    environment = os.environ if environment is None else environment
+    server = environment.get("RINGROAD_SERVER_ADDR") or str(LOCAL)
+    client = environment.get("RINGROAD_CLIENT_ADDR") or server
+    name = "soft-roce" if environment.get("RINGROAD_SOFTROCE") else "this host"
+    return Place(End(Host("server"), server, ringroad,
+                     environment.get("RINGROAD_SERVER_DEVICE", "")),
+                 End(Host("client"), client, ringroad,
+                     environment.get("RINGROAD_CLIENT_DEVICE", "")),
+                 True, name)
+
+
+KEYS = {"ssh", "ssh_options", "address", "device", "ringroad"}
+
+
+def from_inventory(path, ringroad):
+    """The Place that a file describes; see `ringroad bench oltp --help`."""
+    try:
+        read = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise InventoryError(f"{path}: {problem.strerror}") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise InventoryError(f"{path}: {problem}") from None
+    unknown = sorted(set(read) - {"server", "client"})
+    if unknown:
+        raise InventoryError(f"{path}: there is no [{unknown[0]}], only [server] and [client]")
+    ends = {name: _end(path, name, read.get(name), ringroad) for name in ("server", "client")}
+    return Place(ends["server"], ends["client"],
+                 read["server"].get("ssh") == read["client"].get("ssh"), str(path))
+
+
+def _end(path, name, table, ringroad):
+    if not isinstance(table, dict):
+        raise InventoryError(f"{path}: it has no [{name}]")
+    for key, value in table.items():
+        if key not in KEYS:
+            raise InventoryError(f"{path}: [{name}] {key}: there is no such key; there are "
+                                 f"{', '.join(sorted(KEYS))}")
+        wanted = list if key == "ssh_options" else str
+        if not isinstance(value, wanted):
+            raise InventoryError(f"{path}: [{name}] {key}: it has to be a "
+                                 f"{'list of strings' if wanted is list else 'string'}")
+    try:
+        address = str(ipaddress.ip_address(table["address"]))
+    except KeyError:
+        raise InventoryError(f"{path}: [{name}] has no address") from None
+    except ValueError:
+        raise InventoryError(f"{path}: [{name}] address: {table['address']} is not one") from None
+    prefix, command = (), ringroad
+    if table.get("ssh"):
+        prefix = ("ssh", "-o", "BatchMode=yes", *table.get("ssh_options", ()), table["ssh"], "--")
+        command = "ringroad"
+    return End(Host(f"{name} ({table.get('ssh', 'this host')})", prefix), address,
+               table.get("ringroad", command), table.get("device", ""))

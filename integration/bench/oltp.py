@@ -1,0 +1,1 @@
+"""`ringroad bench oltp`: MariaDB under sysbench, by each carrier."""

@@ -1,0 +1,364 @@
+"""One way to run a bench: which cells, in which order, until when, and what becomes of failures.
+
+    block (what servers are started for) ─▶ round ─▶ row ─▶ carriers, in another order each time
+
+A bench describes itself as a Bench; this module does the rest, the same for each of them.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from bench import carriers, hosts, plots, report, results
+from lib import processes
+
+FAILED, WRONG = 1, 2
+# A carrier that fails so often in a row is not tried again in this block.
+PATIENCE = 2
+
+
+class CellError(Exception):
+    """What was measured is not what it should be, or nothing was; the message is the evidence."""
+
+
+class Bench:
+    """What a bench has to say of itself. `options` are the parsed arguments."""
+
+    name = title = ""
+    # Programs and their Debian packages, by end.
+    packages = {"server": {}, "client": {}}
+    # See report.Tables; `field` is the horizontal axis of the plots, `panels` what they show.
+    groups = rows = ()
+    metrics = panels = ()
+    field = ""
+    introduction = ()
+    # --rounds, --seconds: long and with --quick.
+    rounds, seconds = (5, 3), (5, 2)
+
+    def __init__(self, place, options, say):
+        self.place, self.options, self.say = place, options, say
+
+    @staticmethod
+    def add_options(parser):
+        """The options that only this bench has; cli/bench_cmd.cc has their help."""
+
+    @staticmethod
+    def complete(options):
+        """Checks these options and fills in defaults; ValueError with what is wrong."""
+
+    def settings(self):
+        """What makes results incomparable when it differs: plain data."""
+        raise NotImplementedError
+
+    def facts(self):
+        """What the figures depend on besides, for the report: {name: words}."""
+        raise NotImplementedError
+
+    def blocks(self):
+        """Keys, such as {"threading": "pool"}: one after another, with servers of their own."""
+        return [{}]
+
+    def cells(self):
+        """The keys within a block, without the carrier and the round."""
+        raise NotImplementedError
+
+    def heading(self, group):
+        """Of the table of this combination of the groups' values."""
+        return ", ".join(map(str, group))
+
+    def open(self, block, carrier):
+        """Starts what measures this carrier in this block, e.g. a server; an object with close().
+        Raises CellError or hosts.HostError."""
+        raise NotImplementedError
+
+    def measure(self, opened, carrier, key, number):
+        """The figures of one cell, a dict, in round `number`. Raises like open()."""
+        raise NotImplementedError
+
+    def line(self, figures):
+        """The figures in a few words, for the progress."""
+        return ""
+
+
+def parse(bench, words):
+    parser = argparse.ArgumentParser(prog=f"ringroad bench {bench.name}", add_help=False,
+                                     allow_abbrev=False)
+    parser.add_argument("--ringroad", default="ringroad")
+    parser.add_argument("--out", type=Path, default=Path(f"ringroad-bench-{bench.name}"))
+    parser.add_argument("--inventory", type=Path)
+    parser.add_argument("--carriers", type=one_or_more(carriers.NAMES),
+                        default=list(carriers.NAMES))
+    parser.add_argument("--rounds", type=positive)
+    parser.add_argument("--seconds", type=positive)
+    parser.add_argument("--budget", type=float, default=0)
+    parser.add_argument("--quick", action="store_true")
+    bench.add_options(parser)
+    options = parser.parse_args(words)
+    if report.REFERENCE not in options.carriers:
+        parser.error("--carriers: tcp must be among them, the others are compared with it")
+    options.rounds = options.rounds or bench.rounds[options.quick]
+    options.seconds = options.seconds or bench.seconds[options.quick]
+    try:
+        bench.complete(options)
+    except ValueError as problem:
+        parser.error(str(problem))
+    options.out = options.out.absolute()
+    return options
+
+
+def one_or_more(names):
+    """A type of arguments: words of `names`, joined by commas."""
+    def split(text):
+        words = text.split(",")
+        for word in words:
+            if word not in names:
+                raise argparse.ArgumentTypeError(f"there is no \"{word}\"; there are "
+                                                 f"{', '.join(names)}")
+        return [name for name in names if name in words]
+    return split
+
+
+def positive(text):
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
+def numbers(text):
+    """A type of arguments: positive numbers, joined by commas."""
+    return sorted({positive(word) for word in text.split(",")})
+
+
+def main(bench, words):
+    """Runs a bench, a subclass of Bench; the exit status."""
+    processes.end_on_signals()
+    options = parse(bench, words)
+    try:
+        place = (hosts.from_inventory(options.inventory, options.ringroad) if options.inventory
+                 else hosts.here(options.ringroad))
+        with place:
+            missing = _missing(place, bench.packages)
+            if missing:
+                return _refuse(bench, missing)
+            return Run(bench, place, options).run()
+    except (hosts.InventoryError, hosts.HostError, results.ResultsError) as problem:
+        return _refuse(bench, str(problem))
+
+
+def _missing(place, packages):
+    """What has to be installed, as a sentence for each end that lacks something."""
+    found = {}
+    for role, end in place.ends.items():
+        for package in end.host.call("bench.probe:missing_programs", packages[role]):
+            found.setdefault("this host" if place.one_host else end.host.name, {})[package] = True
+    return "\n".join(f"programs are missing on {name}; "
+                     f"apt-get install --no-install-recommends {' '.join(sorted(names))}"
+                     for name, names in found.items())
+
+
+def _refuse(bench, problem):
+    for line in problem.split("\n"):
+        print(f"ringroad bench {bench.name}: {line}", file=sys.stderr)
+    return WRONG
+
+
+class Run:
+    """One run of a bench over all its cells, or over those that an earlier one left."""
+
+    def __init__(self, bench, place, options):
+        self._began = time.monotonic()
+        self._place, self._options = place, options
+        self._bench = bench(place, options, self.say)
+        self._carriers = [carriers.of(name) for name in options.carriers]
+        self._results = None
+        self._measured_s, self._measured = 0.0, 0
+        self._in_a_row = {}
+
+    def say(self, text):
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        print(f"[{minutes:3d}:{seconds:02d}] {text}", flush=True)
+
+    def run(self):
+        options, bench = self._options, self._bench
+        settings = {"bench": bench.name, "place": self._place.name, "carriers": options.carriers,
+                    "rounds": options.rounds, "seconds": options.seconds, **bench.settings()}
+        with results.Results(options.out, settings) as self._results:
+            done = len(self._results.cells)
+            if done:
+                self.say(f"goes on in {options.out}, which has {done} cells already")
+            self._look_for_obstacles()
+            in_time = all([self._run_block(block) for block in bench.blocks()])
+            if not in_time:
+                self.say("out of time: the rest is left out; the same command goes on")
+            return self._report()
+
+    def _look_for_obstacles(self):
+        for carrier in self._carriers:
+            key = {"carrier": carrier.name}
+            if self._results.has(key):
+                continue
+            why = self._obstacle(carrier)
+            if why:
+                self.say(f"{carrier.title} cannot run here: {why}")
+                self._results.add(key, failed=f"{carrier.title} cannot run here: {why}")
+
+    def _obstacle(self, carrier):
+        try:
+            return carrier.obstacle(self._place) or carriers.echo_trouble(carrier, self._place)
+        except hosts.HostError as problem:
+            return str(problem)
+
+    # ---- the cells
+
+    def _run_block(self, block):
+        """All cells of one block; false when the time was up before."""
+        self._in_a_row = {}
+        with Opened(self._bench, block) as opened:
+            rows = self._bench.cells()
+            for number in range(1, self._options.rounds + 1):
+                for at, row in enumerate(rows):
+                    if self._is_complete(block, row, number):
+                        continue
+                    if self._is_out_of_time():
+                        return False
+                    turn = (number + at) % len(self._carriers)
+                    for carrier in self._carriers[turn:] + self._carriers[:turn]:
+                        self._run_cell(opened, carrier, {**block, **row}, number)
+        return True
+
+    def _key(self, carrier, key, number):
+        return {**key, "carrier": carrier.name, "round": number}
+
+    def _is_complete(self, block, row, number):
+        # Where only some carriers were measured, all are again: those of a round are neighbours.
+        return all(self._results.has(self._key(carrier, {**block, **row}, number))
+                   for carrier in self._carriers)
+
+    def _is_out_of_time(self):
+        if not self._options.budget:
+            return False
+        one_row = len(self._carriers) * self._measured_s / max(1, self._measured)
+        return time.monotonic() - self._began + one_row > 60 * self._options.budget
+
+    def _run_cell(self, opened, carrier, key, number):
+        full = self._key(carrier, key, number)
+        if any("failed" in cell and cell["key"].items() <= full.items()
+               for cell in self._results.cells):
+            return
+        began = time.monotonic()
+        what = " ".join(str(value) for value in key.values()) + f" {carrier.name} round {number}"
+        try:
+            figures = self._bench.measure(opened.of(carrier), carrier, full, number)
+        except NotOpened as problem:
+            self._fail(what, {**opened.block, "carrier": carrier.name},
+                       f"{carrier.title} did not start: {problem}")
+            return
+        except (CellError, hosts.HostError) as problem:
+            opened.close(carrier)
+            self._fail(what, full, str(problem))
+            self._in_a_row[carrier] = self._in_a_row.get(carrier, 0) + 1
+            if self._in_a_row[carrier] >= PATIENCE:
+                self._fail(what, {**opened.block, "carrier": carrier.name},
+                           f"{carrier.title} was given up after {PATIENCE} failures in a row")
+            if isinstance(problem, hosts.Silent):
+                opened.close_all()
+                self._restart()
+            return
+        self._in_a_row[carrier] = 0
+        self._measured += 1
+        self._measured_s += time.monotonic() - began
+        self._results.add(full, figures=figures)
+        self.say(f"{what}: {self._bench.line(figures)}{self._time_left()}")
+
+    def _fail(self, what, key, why):
+        self._results.add(key, failed=why)
+        self.say(f"{what}: FAILED: {why}")
+
+    def _restart(self):
+        for end in self._place.ends.values():
+            end.host.end()
+            end.host.start()
+
+    def _time_left(self):
+        left = sum(not self._results.has(self._key(carrier, {**block, **row}, number))
+                   for block in self._bench.blocks() for row in self._bench.cells()
+                   for number in range(1, self._options.rounds + 1)
+                   for carrier in self._carriers)
+        seconds = left * self._measured_s / max(1, self._measured)
+        if self._options.budget:
+            seconds = min(seconds, max(0, 60 * self._options.budget
+                                       - (time.monotonic() - self._began)))
+        return f"  [{left} left, about {seconds / 60:.0f} min]" if left else ""
+
+    # ---- the end
+
+    def _report(self):
+        bench, options = self._bench, self._options
+        tables = report.Tables(
+            self._results.cells, [{**block, **row} for block in bench.blocks()
+                                  for row in bench.cells()],
+            options.carriers, bench.groups, bench.rows, bench.metrics)
+        headings, pictures = {}, {}
+        for group in tables.group_values():
+            headings[group] = bench.heading(group)
+            name = "-".join([bench.name, *map(str, group)]) + ".png"
+            if plots.draw(tables, group, headings[group], options.out / name, bench.field,
+                          bench.panels):
+                pictures[group] = name
+        report.write(options.out, bench.title, bench.introduction, tables, headings, bench.facts(),
+                     pictures)
+        for group in tables.group_values():
+            table, reasons = tables.table(group)
+            print(f"\n{headings[group]}\n\n{report.text(table)}")
+            for number, reason in enumerate(reasons, 1):
+                print(f"[{number}] {reason}")
+        print(f"\nThe report: {options.out / 'report.md'}; each measurement: "
+              f"{options.out / results.CELLS}")
+        return FAILED if self._ours_failed() else 0
+
+    def _ours_failed(self):
+        """What cannot run here is not a failure of ours, what ran and failed is."""
+        ours = {carrier.name for carrier in self._carriers if carrier.ours}
+        return any("failed" in cell and cell["key"]["carrier"] in ours and len(cell["key"]) > 1
+                   for cell in self._results.cells)
+
+
+class NotOpened(Exception):
+    """What a carrier needs in a block did not start."""
+
+
+class Opened:
+    """What was opened in a block, by carrier, each when it is first needed; a context."""
+
+    def __init__(self, bench, block):
+        self.block = block
+        self._bench = bench
+        self._opened = {}
+
+    def of(self, carrier):
+        if carrier not in self._opened:
+            try:
+                self._opened[carrier] = self._bench.open(self.block, carrier)
+            except (CellError, hosts.HostError) as problem:
+                raise NotOpened(problem) from None
+        return self._opened[carrier]
+
+    def close(self, carrier):
+        opened = self._opened.pop(carrier, None)
+        if opened is not None:
+            try:
+                opened.close()
+            except hosts.HostError:
+                pass  # it has failed already, and the agent ends what it started
+
+    def close_all(self):
+        for carrier in list(self._opened):
+            self.close(carrier)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close_all()

@@ -1,0 +1,164 @@
+"""The frame of the benches, with a bench that measures nothing but itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import run
+
+PACKAGES = Path(__file__).parents[1]
+
+
+class Nothing:
+    def close(self):
+        pass
+
+
+class Counted(run.Bench):
+    """Its cells are `size` 1 and 2; what the environment names goes wrong."""
+
+    name, title = "counted", "Counted"
+    groups, rows, field = ("block",), ("size",), "size"
+    metrics = panels = (run.report.Metric("rate", "per second", 0, True, True),)
+    rounds = (3, 2)
+
+    def settings(self):
+        return {"sizes": [1, 2]}
+
+    def facts(self):
+        return {"weather": "fine"}
+
+    def blocks(self):
+        return [{"block": "one"}, {"block": "two"}]
+
+    def cells(self):
+        return [{"size": 1}, {"size": 2}]
+
+    def open(self, block, carrier):
+        self._act("open", block["block"], carrier)
+        return Nothing()
+
+    def measure(self, opened, carrier, key, number):
+        self._act("measure", key["block"], carrier)
+        print("MEASURED", key["block"], key["size"], carrier.name, number)
+        return {"rate": 100 * key["size"] * (2 if carrier.name == "shm" else 1)}
+
+    @staticmethod
+    def _act(what, block, carrier):
+        wish = os.environ.get("COUNTED_FAILS", "")
+        if wish == f"{what} {block} {carrier.name}":
+            raise run.CellError("as it was told to:\n  the last line of its log")
+        if os.environ.get("COUNTED_DIES") == f"{what} {block} {carrier.name}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def counted(out, *words, fails="", dies="", carriers="tcp,shm"):
+    return subprocess.run(
+        [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+         "from bench import run, test_run; sys.exit(run.main(test_run.Counted, sys.argv[1:]))",
+         PACKAGES, "--out", out, "--carriers", carriers, "--ringroad", ringroad(out), *words],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "COUNTED_FAILS": fails, "COUNTED_DIES": dies})
+
+
+def ringroad(out):
+    """A command that says that it has a library, which does nothing."""
+    command = out.parent / "ringroad"
+    if not command.exists():
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "/dev/null", "-o",
+                        out.parent / "library.so"], check=True)
+        command.write_text(f"#!/bin/sh\necho 'library: {out.parent}/library.so'\n")
+        command.chmod(0o755)
+    return command
+
+
+@pytest.fixture(name="out")
+def fixture_out(tmp_path):
+    return tmp_path / "out"
+
+
+def measured(done):
+    return [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("MEASURED")]
+
+
+def test_every_cell_is_measured_once_in_turns(out):
+    done = counted(out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = measured(done)
+    assert len(cells) == len(set(map(tuple, cells))) == 2 * 3 * 2 * 2
+    firsts = [cell[2] for cell in cells[::2]]
+    assert firsts[:4] == ["shm", "tcp", "tcp", "shm"]
+    report = json.loads((out / "report.json").read_text())
+    rows = report["tables"][0]["rows"]
+    assert [row["figures"]["rate"]["median"] for row in rows] == [100, 200, 200, 400]
+    assert rows[1]["figures"]["rate"]["ratio"]["values"] == [2, 2, 2]
+    text = (out / "report.md").read_text()
+    assert "2.00 (2.00..2.00)" in text and "weather: fine" in text
+    assert (out / "counted-one.png").exists() and "](counted-one.png)" in text
+
+
+def test_a_run_that_was_killed_goes_on_where_it_was(out):
+    died = counted(out, dies="measure two shm")
+    assert died.returncode == -signal.SIGKILL
+    with open(out / "cells.jsonl", "a", encoding="utf-8") as cells:
+        cells.write('{"key": {"blo')  # what it was writing
+    before = measured(died)
+    done = counted(out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    again = [cell for cell in measured(done) if cell in before]
+    # Of the round that was cut, the carrier that had been measured is measured again.
+    assert len(again) <= 1 and len(measured(done)) + len(before) == 24 + len(again)
+    assert measured(counted(out)) == []
+    assert [row["rounds"] for table in json.loads((out / "report.json").read_text())["tables"]
+            for row in table["rows"]] == [3] * 8
+
+
+def test_a_folder_of_other_settings_is_refused(out):
+    assert counted(out).returncode == 0
+    done = counted(out, "--seconds", "9")
+    assert done.returncode == 2
+    assert "seconds is 5 there and 9 now" in done.stderr and "--out" in done.stderr
+
+
+@pytest.mark.parametrize("fails, rows", [("measure one shm", [3, 0, 3, 0, 3, 3, 3, 3]),
+                                         ("open two shm", [3, 3, 3, 3, 3, 0, 3, 0])])
+def test_a_carrier_that_fails_has_its_row_and_holds_nobody_up(out, fails, rows):
+    done = counted(out, fails=fails)
+    assert done.returncode == 1, done.stdout + done.stderr
+    tables = json.loads((out / "report.json").read_text())["tables"]
+    assert [row["rounds"] for table in tables for row in table["rows"]] == rows
+    text = (out / "report.md").read_text()
+    assert "as it was told to" in text and "the last line of its log" in text
+    assert text.count("not measured [1]") == 2
+
+
+def test_rivals_that_cannot_run_have_rows_that_say_why(out):
+    done = counted(out, carriers="tcp,rsockets,smc")
+    assert done.returncode == 0, done.stdout + done.stderr
+    tables = json.loads((out / "report.json").read_text())["tables"]
+    rivals = [row for row in tables[0]["rows"] if row["carrier"] != "tcp"]
+    assert all(row["rounds"] == 0 and row["failed"] for row in rivals) and len(rivals) == 4
+
+
+@pytest.mark.parametrize("words, said", [
+    (("--carriers", "shm"), "tcp must be among them"),
+    (("--carriers", "tcp,pigeons"), 'no "pigeons"; there are tcp, rdma'),
+    (("--rounds", "0"), "0 is not positive"),
+    (("--inventory", "/nowhere.toml"), "/nowhere.toml: No such file"),
+])
+def test_wrong_arguments_are_named(out, words, said):
+    done = counted(out, *words)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_a_budget_ends_a_run_that_goes_on_later(out):
+    done = counted(out, "--budget", "0.0001")
+    assert done.returncode == 0 and "out of time" in done.stdout
+    assert len(measured(done)) < 24
+    more = counted(out)
+    assert len(measured(done)) + len(measured(more)) == 24
