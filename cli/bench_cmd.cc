@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "cli/library_file.h"
-#include "cli/program_file.h"
 #include "cli/usage.h"
 
 namespace ringroad::cli {
 namespace {
 
 constexpr int kFailed = 1;
-constexpr const char* kPython = "python3";
+// Debian's, which has the modules that the plots need.
+constexpr const char* kPython = "/usr/bin/python3";
 
 // An option that the bench's program reads; one without a `value` is a flag.
 struct Option {
@@ -118,20 +118,19 @@ int run(const std::string& name, const std::vector<std::string>& words) {
     looked_at += (looked_at.empty() ? "" : ", ") + candidate.string();
   }
   if (program.empty()) return fail("its programs are not at " + looked_at);
-  int error = 0;
-  const std::string python = find_program(kPython, error);
-  if (error != 0) {
-    return fail("there is no python3; apt-get install --no-install-recommends python3");
+  if (access(kPython, X_OK) != 0) {
+    return fail(std::string(kPython) + ": " + strerrordesc_np(errno) +
+                "; apt-get install --no-install-recommends python3");
   }
   // -B: no bytecode beside what is installed.
-  std::vector<std::string> command = {python, "-B", program, name,
+  std::vector<std::string> command = {kPython, "-B", program, name,
                                       "--ringroad=" + (directory / "ringroad").string()};
   command.insert(command.end(), words.begin(), words.end());
   std::vector<char*> pointers;
   for (std::string& word : command) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  execv(python.c_str(), pointers.data());
-  return fail(python + ": " + strerrordesc_np(errno));
+  execv(kPython, pointers.data());
+  return fail(std::string(kPython) + ": " + strerrordesc_np(errno));
 }
 
 void add_options(CLI::App& command, const std::vector<Option>& options,

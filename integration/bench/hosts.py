@@ -22,7 +22,7 @@ from pathlib import Path
 
 PACKAGES = Path(__file__).absolute().parent.parent
 SENT = ("bench", "lib")
-PYTHON = ("python3", "-B", "-c")
+PYTHON = ("/usr/bin/python3", "-B", "-c")
 # Unpacks what is sent into a folder in memory, from where the agent then runs.
 BOOT = """
 import io, os, sys, tempfile, zipfile

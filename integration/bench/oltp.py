@@ -1,1 +1,249 @@
-"""`ringroad bench oltp`: MariaDB under sysbench, by each carrier."""
+"""`ringroad bench oltp`: MariaDB under sysbench's OLTP workloads, by each carrier.
+
+        server's host                                      client's host
+   mariadbd, one for each carrier, ◀── its carrier ──  sysbench behind a gate (phase.py)
+   stopped while others are measured
+"""
+
+import os
+from dataclasses import dataclass
+
+from bench import hosts, phase, run
+from bench.report import Metric
+from lib import ringroad
+
+WORKLOADS = ("point_select", "read_only", "read_write", "update_index", "write_only")
+THREADINGS = {"connection": "one-thread-per-connection", "pool": "pool-of-threads"}
+THREADS = [1, 4, 16, 64, 256]
+QUICK = {"workloads": ["point_select", "read_write"], "threads": [1, 16],
+         "threading": ["connection"]}
+TABLES, TABLE_SIZE = 2, 10000
+SEED = 20240229
+# Seconds of light statements at least before each measured window. In an emulated machine a
+# promotion takes longer.
+WARM_UP_S, WARM_UP_EMULATED_S = 0.2, 0.5
+# A server starts in less than a second, and in ten where processors are emulated.
+START_S, START_EMULATED_S = 30, 60
+# The first load on a new server is not measured: it fills caches, and shows that the carrier works.
+FIRST = ("oltp_read_only", 4, 1)
+# Beyond a cell's own time: to connect and promote, and what lib.sysbench gives a run to end.
+CALL_S = 150
+# Names a directory that lib.template has made or may make, on the server's host.
+TEMPLATE = "RINGROAD_BENCH_TEMPLATE"
+# What of a phase's record is kept as it is.
+KEPT = ("tps", "qps", "transactions", "queries", "errors", "seconds", "p50_ms", "p95_ms", "p99_ms",
+        "latency_avg_ms", "latency_max_ms", "server_cpu_us_per_query", "client_cpu_us_per_query",
+        "switches_per_query", "bytes", "rdma", "rdma_packets", "set_up", "server_status",
+        "sampled_at", "carrier")
+
+TPS = Metric("tps", "tps", 1, True, True)
+P95 = Metric("p95_ms", "p95 ms", 3, False, True)
+
+
+class Oltp(run.Bench):
+    name = "oltp"
+    title = "MariaDB under sysbench: TCP, Ringroad and its rivals"
+    packages = {"server": {"mariadbd": "mariadb-server", "mariadb": "mariadb-client",
+                           "mariadb-install-db": "mariadb-server", "sysbench": "sysbench",
+                           "ip": "iproute2"},
+                "client": {"sysbench": "sysbench", "ip": "iproute2"}}
+    groups, rows, field = ("threading", "workload"), ("threads",), "threads"
+    metrics = (TPS, Metric("p50_ms", "p50 ms", 3), P95, Metric("p99_ms", "p99 ms", 3),
+               Metric("server_cpu_us_per_query", "server us/query", 1, False, True),
+               Metric("client_cpu_us_per_query", "client us/query"),
+               Metric("switches_per_query", "switches/query", 2, False, True),
+               Metric("channel_percent", "channel %", 2),
+               Metric("rdma_packets_per_query", "packets/query", 2))
+    panels = (TPS, P95)
+    rounds, seconds = (5, 3), (2, 2)
+    introduction = (
+        "Each carrier has its own server on a copy of the same data, in memory; the servers that are "
+        "not under load are stopped. A measured window begins when all connections are up, have "
+        "been in use for a moment and, with Ringroad, are on the channel; it ends with the load.",
+        "A row with figures has its proof: with TCP no packet crossed the RDMA devices beyond the "
+        "background and Ringroad was in no process; with Ringroad each stream was on the channel at "
+        "both ends and its bytes are MariaDB's own count; RDMA and its rivals moved the devices' "
+        "counters by a packet a query at least. What failed that has no figures but says so.")
+
+    def __init__(self, place, options, say):
+        super().__init__(place, options, say)
+        self._emulated = place.name == "soft-roce"
+        self._data = None
+        self._idle_packets_per_s = None
+        # By the number of connections: all carriers warm up as long as Ringroad's last promotion.
+        self._warm_up_s = {}
+
+    @staticmethod
+    def add_options(parser):
+        parser.add_argument("--workloads", type=run.one_or_more(WORKLOADS))
+        parser.add_argument("--threads", type=run.numbers)
+        parser.add_argument("--threading", type=run.one_or_more(tuple(THREADINGS)))
+        parser.add_argument("--tables", type=run.positive, default=TABLES)
+        parser.add_argument("--table-size", type=run.positive, default=TABLE_SIZE)
+
+    @staticmethod
+    def complete(options):
+        whole = {"workloads": list(WORKLOADS), "threads": THREADS, "threading": list(THREADINGS)}
+        for name, values in (whole | (QUICK if options.quick else {})).items():
+            if getattr(options, name) is None:
+                setattr(options, name, values)
+
+    def settings(self):
+        options = self.options
+        return {"workloads": options.workloads, "threads": options.threads,
+                "threading": options.threading, "tables": options.tables,
+                "table_size": options.table_size, **self._software()}
+
+    def _software(self):
+        """Figures of one table are of one build."""
+        end = self.place.server
+        return {"mariadb": end.host.call("lib.mariadb:version"),
+                "ringroad": end.host.call("bench.probe:ringroad_build", end.ringroad)}
+
+    def facts(self):
+        place, options, found = self.place, self.options, {}
+        for role, end in place.ends.items():
+            other = place.ends["server" if role == "client" else "client"]
+            for name, value in end.host.call("bench.oltp_ends:facts", role, other.address).items():
+                name = name.replace("_", " ")
+                if found.get(name) != value:
+                    found[name if name not in found else f"{name}, {role}"] = value
+        return {**found, "tables": f"{options.tables} of {options.table_size} rows, uniform keys",
+                "each measurement": f"{options.seconds} s, {options.rounds} rounds"}
+
+    def blocks(self):
+        return [{"threading": threading} for threading in self.options.threading]
+
+    def cells(self):
+        return [{"workload": workload, "threads": threads}
+                for workload in self.options.workloads for threads in self.options.threads]
+
+    def heading(self, group):
+        threading, workload = group
+        return f"oltp_{workload}, " + {"connection": "a thread for each connection",
+                                       "pool": "MariaDB's thread pool"}[threading]
+
+    def line(self, figures):
+        text = f"{figures['tps']:9.1f} tps  p95 {figures['p95_ms']:8.3f} ms"
+        if figures["carrier"] in phase.RINGROAD:
+            text += f"  {figures['channel_percent']:.1f} % on the channel"
+        if figures["rdma_packets"]:
+            text += f"  {figures['rdma_packets']} RDMA packets"
+        return text
+
+    # ---- one carrier's server and load
+
+    def open(self, block, carrier):
+        server = self.place.server
+        if self._data is None:
+            self.say("data directory with sysbench's tables")
+            self._data = server.host.call(
+                "bench.oltp_ends:prepare", os.environ.get(TEMPLATE) or f"{server.host.work}/template",
+                self.options.tables, self.options.table_size, limit_s=600)
+            self._idle_packets_per_s = server.host.call("lib.rdma_counters:idle_packets_per_s")
+        opened = self._start(block, carrier)
+        try:
+            self._measured(opened, carrier, *FIRST)
+        except (run.CellError, hosts.HostError):
+            opened.close()
+            raise
+        return opened
+
+    def _start(self, block, carrier):
+        place, options = self.place, self.options
+        server, client = place.server, place.client
+        port = server.host.call("lib.template:free_port")
+        connections = max(*options.threads, FIRST[1]) + 20
+        words = [f"--thread-handling={THREADINGS[block['threading']]}",
+                 f"--max-connections={connections}", f"--back-log={connections}",
+                 # Threads that end take their count of context switches with them.
+                 f"--thread-cache-size={connections}", "--connect-timeout=60"]
+        start_s = START_EMULATED_S if self._emulated else START_S
+        process = server.host.make(
+            "bench.oltp_ends:Server", f"{carrier.name}-{block['threading']}", self._data,
+            server.host.work, server.address, port, carrier.environment(place, "server", [port]),
+            words, _command(server), carrier.ours, start_s)
+        try:
+            process.start(limit_s=start_s + CALL_S)
+        except hosts.Silent:
+            raise
+        except hosts.HostError as problem:
+            evidence = process.evidence()
+            process.forget()
+            raise run.CellError(f"{problem}\n{evidence}") from None
+        load = client.host.make("bench.oltp_ends:client", server.address, port, options.tables,
+                                options.table_size, client.host.work, _command(client),
+                                not place.one_host)
+        side = phase.Side(carrier.name, carrier.name, Patient(process), Patient(load), 0.0,
+                          carrier.environment(place, "client", [port]))
+        return Pair(process, load, side)
+
+    def measure(self, opened, carrier, key, number):
+        opened.server.resume()
+        figures = self._measured(opened, carrier, f"oltp_{key['workload']}", key["threads"],
+                                 self.options.seconds, number)
+        return figures
+
+    def _measured(self, opened, carrier, workload, threads, seconds, number=0):
+        side = opened.side
+        side.warm_up_s = self._warm_up_s.get(
+            threads, WARM_UP_EMULATED_S if self._emulated else WARM_UP_S)
+        try:
+            record = phase.measure(side, workload, threads, SEED + number, seconds)
+        except hosts.Silent:
+            raise
+        except hosts.HostError as problem:
+            raise run.CellError(f"{problem}\n    the server: {opened.server.evidence()}") from None
+        opened.server.pause()
+        problems = phase.problems(record, threads, self._idle_packets_per_s)
+        if problems:
+            raise run.CellError("; ".join(problems))
+        if carrier.name in phase.RINGROAD:
+            self._warm_up_s[threads] = max(side.warm_up_s,
+                                           record["set_up"]["promotion_s"])
+        return figures_of(record)
+
+
+def figures_of(record):
+    """What is kept of a phase's record."""
+    queries = max(1, record["queries"])
+    moved = sum(record["bytes"].values())
+    return {**{name: record[name] for name in KEPT},
+            "rdma_packets_per_query": record["rdma_packets"] / queries,
+            "channel_percent": 100 * record["bytes"]["channel"] / moved if moved else None,
+            "promoted": ringroad.on_channel(record["client_streams"], record["carrier"])}
+
+
+def _command(end):
+    """The `ringroad` of a host, "" when there is none."""
+    return end.ringroad if end.host.call("bench.probe:ringroad_library", end.ringroad)[0] else ""
+
+
+@dataclass
+class Pair:
+    """A carrier's server and load on their hosts."""
+
+    server: hosts.Remote
+    load: hosts.Remote
+    side: phase.Side
+
+    def close(self):
+        try:
+            self.load.forget()
+        finally:
+            self.server.forget()
+
+
+class Patient:
+    """A Remote whose calls may take as long as a cell."""
+
+    def __init__(self, remote):
+        self._remote = remote
+
+    def __getattr__(self, name):
+        call = getattr(self._remote, name)
+        return lambda *words, **named: call(*words, limit_s=CALL_S, **named)
+
+
+def main(words):
+    return run.main(Oltp, words)

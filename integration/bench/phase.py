@@ -3,15 +3,20 @@
                  plain sysbench ──────── TCP ───────────▶ plain mariadbd
       preloaded sysbench ── TCP, then the channel ──▶ preloaded mariadbd
 
-Both servers run all the time, on copies of the same data; only one is under load at a time. What
+All servers run all the time, on copies of the same data; only one is under load at a time. What
 is measured begins behind a gate (gate.py), when the streams are on the carrier that is wanted.
+
+ServerEnd and ClientEnd are each on the host of its program, and what they take and give is plain
+data: `measure` does not know whether they are here or elsewhere (hosts.Remote).
 """
 
+import contextlib
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
-from lib import procstat, rdma_counters, ringroad
 from bench import gate
+from lib import procstat, rdma_counters, ringroad
 
 # When the streams are looked at, as a share of the phase.
 SAMPLE_AT = 0.5
@@ -23,139 +28,210 @@ CHANNEL_SHARE = 0.99
 # Packets that a phase over TCP may see on the RDMA devices, besides twice the idle rate.
 STRAY_PACKETS_PER_QUERY = 0.01
 
+RINGROAD = ("rdma", "shm")
 SERVER_COUNTERS = ("Questions", "Bytes_sent", "Bytes_received", "Innodb_deadlocks")
+
+
+def _look(tool, pid):
+    """What `ringroad ss` says of a process now."""
+    snapshot = tool.snapshot() if tool else ringroad.Snapshot.empty()
+    return {"known": snapshot.knows(pid), "streams": open_streams(snapshot.streams(pid)),
+            "totals": snapshot.totals(pid), "policy_problem": snapshot.policy_problem(pid)}
+
+
+class ServerEnd:
+    """A server (lib.mariadb.MariaDb) and what is counted of it on its host.
+
+    `tool` (lib.ringroad.Ringroad) is None when nothing at all is preloaded in this comparison;
+    `idle_server` is another one whose cost meanwhile is recorded.
+    """
+
+    def __init__(self, server, tool=None, idle_server=None):
+        self.server = server
+        self._tool = tool
+        self._idle_server = idle_server
+        self._begin = self._window = None
+
+    def begin(self):
+        """Before the first connection of a phase."""
+        self._begin = (self.look()["totals"], self.server.status(*SERVER_COUNTERS))
+
+    def look(self):
+        return _look(self._tool, self.server.pid)
+
+    def mark(self):
+        """The measured window begins: nothing moves now."""
+        rdma = rdma_counters.read_when_quiet()
+        self._window = (self.look()["totals"], self.server.status(*SERVER_COUNTERS),
+                        procstat.read(self.server.pid), self._idle_usage(), rdma)
+
+    def spent(self):
+        """What the server has cost since then; the load is over."""
+        _, _, usage, idle_usage, _ = self._window
+        cpu_s, switches = procstat.read(self.server.pid).since(usage)
+        idle_cpu_s, _ = self._idle_usage().since(idle_usage)
+        return {"cpu_s": cpu_s, "switches": switches, "idle_cpu_s": idle_cpu_s}
+
+    def counted(self):
+        """What has been counted since then, and of the whole phase."""
+        totals, status, _, _, rdma = self._window
+        rdma = rdma_counters.difference(rdma_counters.read_when_quiet(), rdma)
+        look, status_now = self.look(), self.server.status(*SERVER_COUNTERS)
+        return {
+            "rdma": rdma, "policy_problem": look["policy_problem"], "server_known": look["known"],
+            "server_status": ringroad.difference(status_now, status),
+            "bytes": ringroad.difference(look["totals"], totals),
+            "whole": {"bytes": ringroad.difference(look["totals"], self._begin[0]),
+                      "server_status": ringroad.difference(status_now, self._begin[1])}}
+
+    def _idle_usage(self):
+        return procstat.read(self._idle_server.pid) if self._idle_server else procstat.Usage(0, {})
+
+
+class ClientEnd:
+    """sysbench on its host, behind a gate. `work` is for files; `own_devices`: the RDMA devices
+    here are not those that the server's end counts."""
+
+    def __init__(self, load, work, tool=None, own_devices=False):
+        self._load = load
+        self._work = Path(work)
+        self._tool = tool
+        self._own_devices = own_devices
+        self._rdma = {}
+        self._run = self._gate = self._stack = None
+
+    def launch(self, workload, threads, seed, seconds, events, preload):
+        """Returns when all connections are up and in use."""
+        with contextlib.ExitStack() as stack:
+            self._gate = stack.enter_context(gate.Gate(self._work, workload, threads))
+            self._run = self._load.launch(
+                gate.SCRIPT, self._work / "sysbench.log", threads, seed, seconds, events,
+                {**preload, **self._gate.environment})
+            stack.callback(self._run.kill)
+            self._gate.wait_for_connections(self._run.child)
+            self._stack = stack.pop_all()
+
+    def look(self):
+        return _look(self._tool, self._run.pid)
+
+    def ends_within(self, seconds):
+        return self._run.child.ends_within(seconds)
+
+    def close_gate(self):
+        """The number of statements until then."""
+        return self._gate.close(self._run.child)
+
+    def open_gate(self):
+        self._rdma = rdma_counters.read_when_quiet() if self._own_devices else {}
+        self._gate.open()
+        self._run.wait_until_started()
+
+    def finish(self):
+        return self._run.finish()
+
+    def rdma(self):
+        """What the devices here have counted since the gate was opened."""
+        if not self._own_devices:
+            return {}
+        return rdma_counters.difference(rdma_counters.read_when_quiet(), self._rdma)
+
+    def end(self):
+        """Ends the run if it still goes on; always to be called after `launch`."""
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            stack.close()
+
+    stop = end
 
 
 @dataclass
 class Side:
-    """A server, the load for it, and how the two are connected.
+    """The two ends of a load and how they are connected.
 
-    `carrier` is "tcp", "rdma" or "shm"; `warm_up_s` is how long a phase's streams are in use at
-    least before the measured window; `tool` (lib.ringroad.Ringroad) is None when nothing at all is
-    preloaded in this comparison, and `preload` when nothing is on this side.
+    `carrier` is "tcp", "rdma", "shm" or a rival's name; `warm_up_s` is how long a phase's streams
+    are in use at least before the measured window; `preload` is the client's environment.
     """
 
     label: str
     carrier: str
-    server: object
-    load: object
+    server_end: object
+    client_end: object
     warm_up_s: float
     preload: dict = None
-    tool: object = None
-
-    @property
-    def channel(self):
-        return self.carrier != "tcp"
-
-    def snapshot(self):
-        return self.tool.snapshot() if self.tool else ringroad.Snapshot.empty()
 
 
-@dataclass
-class Account:
-    """What had been counted on a side at one moment."""
-
-    totals: dict
-    status: dict
-    usage: procstat.Usage
-    idle_usage: procstat.Usage
-    rdma: dict
-    snapshot: ringroad.Snapshot
-
-    @classmethod
-    def read(cls, side, idle_server):
-        rdma = rdma_counters.read_when_quiet()
-        snapshot = side.snapshot()
-        return cls(snapshot.totals(side.server.pid), side.server.status(*SERVER_COUNTERS),
-                   procstat.read(side.server.pid), procstat.read(idle_server.pid), rdma, snapshot)
-
-
-def measure(side, idle_server, workload, work, threads, seed, seconds=0, events=0):
+def measure(side, workload, threads, seed, seconds=0, events=0):
     """Runs sysbench on `side` and returns the phase's record (plain data, for JSON).
 
     All figures are of the window that begins when the gate opens; "whole" has the bytes of the
-    phase from before its connections, "set_up" what came before the window. `idle_server` is the
-    one that is not under load; what it costs meanwhile is recorded. `work` is for files.
+    phase from before its connections, "set_up" what came before the window.
     """
-    server = side.server
-    totals_at_begin = side.snapshot().totals(server.pid)
-    status_at_begin = server.status(*SERVER_COUNTERS)
-    set_up, window, opened = {}, None, 0.0
-    with gate.Gate(work, workload, threads) as barrier:
-        def before_start(child):
-            nonlocal set_up, window, opened
-            barrier.wait_for_connections(child)
-            set_up = warm_up(side, child, threads)
-            set_up["statements"] = barrier.close(child)
-            window = Account.read(side, idle_server)
-            opened = time.monotonic()
-            barrier.open()
-
-        run = side.load.start(gate.SCRIPT, work / "sysbench.log", threads, seed, seconds, events,
-                              {**(side.preload or {}), **barrier.environment}, before_start)
-        sample, sampled_at = window.snapshot, "start"
-        try:
-            if run.goes_on_for(seconds * SAMPLE_AT):
-                look = side.snapshot()
-                # A look that outlasts the load may find the streams closed.
-                if time.monotonic() < opened + seconds:
-                    sample, sampled_at = look, "middle"
-            report = run.finish()
-        finally:
-            run.kill()
-    ended = time.monotonic()
-    server_cpu_s, server_switches = procstat.read(server.pid).since(window.usage)
-    idle_cpu_s, _ = procstat.read(idle_server.pid).since(window.idle_usage)
-    after = Account.read(side, idle_server)
-    rdma = rdma_counters.difference(after.rdma, window.rdma)
+    server, client = side.server_end, side.client_end
+    server.begin()
+    client.launch(workload, threads, seed, seconds, events, side.preload or {})
+    try:
+        set_up = warm_up(side, threads)
+        set_up["statements"] = client.close_gate()
+        sample, sampled_at = [end.look() for end in (client, server)], "start"
+        server.mark()
+        opened = time.monotonic()
+        client.open_gate()
+        if not client.ends_within(seconds * SAMPLE_AT):
+            look = [end.look() for end in (client, server)]
+            # A look that outlasts the load may find the streams closed.
+            if time.monotonic() < opened + seconds:
+                sample, sampled_at = look, "middle"
+        report = client.finish()
+        ended = time.monotonic()
+        spent = server.spent()
+    finally:
+        client.end()
+    counted = server.counted()
+    rdma = {**counted["rdma"], **{f"client {name}": counters
+                                  for name, counters in client.rdma().items()}}
     # sysbench counts a connection's statements from its first, its transactions from the clock on.
     report["queries"] -= set_up["statements"]
     report["qps"] = report["queries"] / report["seconds"]
     queries = max(1, report["queries"])
     return {
         **report,
+        **counted,
         "label": side.label,
         "carrier": side.carrier,
         "elapsed_s": ended - opened,
-        "server_cpu_us_per_query": server_cpu_s * 1e6 / queries,
+        "server_cpu_us_per_query": spent["cpu_s"] * 1e6 / queries,
         "client_cpu_us_per_query": report["client_cpu_s"] * 1e6 / queries,
-        "switches_per_query": (server_switches + report["client_switches"]) / queries,
-        "server_switches": server_switches,
-        "idle_server_cpu_s": idle_cpu_s,
-        "server_status": ringroad.difference(after.status, window.status),
-        "bytes": ringroad.difference(after.totals, window.totals),
-        "whole": {"bytes": ringroad.difference(after.totals, totals_at_begin),
-                  "server_status": ringroad.difference(after.status, status_at_begin)},
+        "switches_per_query": (spent["switches"] + report["client_switches"]) / queries,
+        "server_switches": spent["switches"],
+        "idle_server_cpu_s": spent["idle_cpu_s"],
         "set_up": set_up,
-        "policy_problem": after.snapshot.policy_problem(server.pid),
-        "server_known": after.snapshot.knows(server.pid),
-        "client_known": sample.knows(run.pid),
+        "client_known": sample[0]["known"],
         "sampled_at": sampled_at,
-        "client_streams": open_streams(sample.streams(run.pid)),
-        "server_streams": open_streams(sample.streams(server.pid)),
+        "client_streams": sample[0]["streams"],
+        "server_streams": sample[1]["streams"],
         "rdma": rdma,
         "rdma_packets": rdma_counters.packets(rdma),
     }
 
 
-def warm_up(side, child, threads):
+def warm_up(side, threads):
     """Looks at the streams until they are all where they are wanted, and waits for the least time.
 
     A dict: `seconds`, and `promotion_s`, the time after which all streams were first seen on their
     carrier; None when they were not in PROMOTION_LIMIT_S, or never can be because Ringroad is not
-    in the processes. Over TCP the first look is enough.
+    in the processes. Where none is wanted the first look is enough.
     """
     began = time.monotonic()
-    pids = (child.pid, side.server.pid)
+    client = side.client_end
     promotion_s = None
     while promotion_s is None:
-        snapshot = side.snapshot()
+        looks = [end.look() for end in (client, side.server_end)]
         now = time.monotonic() - began
-        if wanted_streams_are_there(snapshot, pids, side.carrier, threads):
+        if wanted_streams_are_there(looks, side.carrier, threads):
             promotion_s = now
-            child.ends_within(max(0.0, side.warm_up_s - now))
-        elif (now >= PROMOTION_LIMIT_S or not all(map(snapshot.knows, pids))
-              or child.ends_within(LOOK_EVERY_S)):
+            client.ends_within(max(0.0, side.warm_up_s - now))
+        elif (now >= PROMOTION_LIMIT_S or not all(look["known"] for look in looks)
+              or client.ends_within(LOOK_EVERY_S)):
             break
     return {"seconds": time.monotonic() - began, "promotion_s": promotion_s}
 
@@ -166,11 +242,10 @@ def match_warm_up(tcp, channel, record):
     tcp.warm_up_s = max(channel.warm_up_s, record["set_up"]["seconds"])
 
 
-def wanted_streams_are_there(snapshot, pids, carrier, threads):
-    """Whether each of the processes has `threads` streams on the channel, if one is wanted."""
-    return carrier == "tcp" or all(
-        ringroad.on_channel(open_streams(snapshot.streams(pid)), carrier) >= threads
-        for pid in pids)
+def wanted_streams_are_there(looks, carrier, threads):
+    """Whether each end has `threads` streams on the channel, if one of Ringroad's is wanted."""
+    return carrier not in RINGROAD or all(
+        ringroad.on_channel(look["streams"], carrier) >= threads for look in looks)
 
 
 def open_streams(streams):
@@ -190,18 +265,17 @@ def problems(record, threads, idle_packets_per_s):
     if record["errors"] > deadlocks:
         found.append(f"sysbench saw {record['errors']} errors; deadlocks between its own "
                      f"transactions explain {deadlocks} of them")
+    if record["carrier"] in RINGROAD:
+        return found + _channel_problems(record, threads)
+    if record["server_known"] or record["client_known"] or any(record["whole"]["bytes"].values()):
+        found.append("Ringroad was in a process of this phase, which must be without it")
     if record["carrier"] == "tcp":
-        found += _tcp_problems(record, idle_packets_per_s)
-    else:
-        found += _channel_problems(record, threads)
-    return found
+        return found + _tcp_problems(record, idle_packets_per_s)
+    return found + _device_problems(record)
 
 
 def _tcp_problems(record, idle_packets_per_s):
     found = []
-    if (record["server_known"] or record["client_known"]
-            or any(record["whole"]["bytes"].values())):
-        found.append("Ringroad was in a process of this phase, which must be without it")
     allowed = stray_packets_allowed(record, idle_packets_per_s)
     if record["rdma_packets"] > allowed:
         found.append(f"{record['rdma_packets']} packets crossed the RDMA devices during a phase "
@@ -235,10 +309,14 @@ def _channel_problems(record, threads):
     if record["bytes"]["channel"] < wanted:
         found.append(f"{record['bytes']['channel']} bytes crossed the channel, but MariaDB "
                      f"counted {status['Bytes_sent']} sent and {status['Bytes_received']} received")
-    if carrier == "rdma" and record["rdma_packets"] < record["queries"]:
-        found.append(f"the RDMA devices counted {record['rdma_packets']} packets for "
-                     f"{record['queries']} queries")
-    return found
+    return found + (_device_problems(record) if carrier == "rdma" else [])
+
+
+def _device_problems(record):
+    if record["rdma_packets"] >= record["queries"]:
+        return []
+    return [f"the RDMA devices counted {record['rdma_packets']} packets for "
+            f"{record['queries']} queries"]
 
 
 def reasons(streams, carrier):
@@ -255,7 +333,7 @@ def line(record):
     """The phase in one line of progress."""
     text = (f"{record['tps']:9.1f} tps  p95 {record['p95_ms']:8.3f} ms  "
             f"errors {record['errors'] + record['reconnects']}")
-    if record["carrier"] != "tcp":
+    if record["carrier"] in RINGROAD:
         there = ringroad.on_channel(record["client_streams"], record["carrier"])
         moved = sum(record["bytes"].values())
         share = 100 * record["bytes"]["channel"] / moved if moved else 0.0

@@ -1,16 +1,26 @@
 """A bench's plots: one figure for each group of the report, figures against one field of the key."""
 
+import importlib.util
+
 from bench import carriers
 
 COLOURS = {"tcp": "#7f8c99", "rdma": "#1f77b4", "shm": "#2a9d5c", "rsockets": "#d97b29",
            "smc": "#8a5fbf"}
 
 
+def obstacle():
+    """Why nothing can be drawn, or ""."""
+    if importlib.util.find_spec("matplotlib"):
+        return ""
+    return "no plots without python3-matplotlib; apt-get install --no-install-recommends " \
+        "python3-matplotlib"
+
+
 def draw(tables, group, heading, path, field, panels):
     """One line a carrier with the spread of its rounds, against `field`; `panels` are lists of
     metrics, one for each panel. False when there is nothing to draw."""
     summaries = [summary for summary in tables.summaries(group) if summary["figures"]]
-    if not summaries:
+    if not summaries or obstacle():
         return False
     import matplotlib  # it takes a second, and only those who get here need it
     matplotlib.use("Agg")

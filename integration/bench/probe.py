@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import hashlib
 import os
 import re
 import shutil
@@ -55,6 +56,12 @@ def ringroad_library(command):
         return None, f"{command}: {problem.strerror}"
     found = re.search(r"^library: (/.*)$", done.stdout, re.MULTILINE)
     return (found[1], None) if found else (None, f"{command} version: {done.stdout.strip()}")
+
+
+def ringroad_build(command):
+    """What identifies the library that this `ringroad` preloads, "" when there is none."""
+    library, _ = ringroad_library(command)
+    return hashlib.sha256(Path(library).read_bytes()).hexdigest()[:16] if library else ""
 
 
 def verbs_obstacle(device=""):
@@ -126,40 +133,13 @@ class EchoEnd:
             processes.wait_until(self._spoke, limit_s, self._word, self._child)
             return ""
         except processes.ProcessError as problem:
-            return f"{problem}{self.state()}"
+            return str(problem)
 
     def state(self):
-        return "" if self._child.status is not None else f"; {doing(self._child.pid)}"
+        return processes.doing(self._child.pid)
 
     def _spoke(self):
         return self._word in self._child.log.read_text(errors="replace")
 
     def close(self):
-        abandon(self._child)
-
-
-def abandon(child, patience_s=5):
-    """Kills a child. One that the kernel does not let go (state D) is left behind; false then."""
-    os.kill(child.pid, 9) if child.status is None else None
-    if not child.ends_within(patience_s):
-        return False
-    child.collect()
-    return True
-
-
-def doing(pid):
-    """What the threads of a process that hangs are doing, in one line."""
-    counts = {}
-    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
-        try:
-            state = re.search(r"^State:\s+(\S)", (task / "status").read_text(), re.MULTILINE)[1]
-            where = (task / "wchan").read_text().strip("\0 \n")
-            call = (task / "syscall").read_text().split()[0]
-        except (OSError, TypeError, IndexError):
-            continue
-        words = f"state {state}"
-        if call != "running":
-            words += f" in system call {call}" + (f" ({where})" if where not in ("", "0") else "")
-        counts[words] = counts.get(words, 0) + 1
-    return "; ".join(f"{count} thread{'s' if count > 1 else ''} {words}"
-                     for words, count in counts.items()) or "it has ended"
+        self._child.abandon()

@@ -91,7 +91,7 @@ class Tables:
         """Rows of words, the first being the headings; and the reasons that rows refer to."""
         ratios_of = [metric for metric in self.metrics if metric.ratio]
         table = [[*self.rows, "carrier", *(metric.title for metric in self.metrics),
-                  *(f"{metric.title}, ratio to TCP" for metric in ratios_of), "rounds"]]
+                  *(f"{metric.title}: ratio" for metric in ratios_of), "rounds"]]
         reasons = []
         for summary in self.summaries(group):
             row = [str(summary["key"][name]) for name in self.rows]

@@ -58,6 +58,10 @@ class Results:
         """Whether the cell was measured, or there is a failure that stands for it."""
         return any(cell["key"].items() <= key.items() for cell in self.cells)
 
+    def failed(self, key):
+        """Whether there is a failure that stands for the cell."""
+        return any("failed" in cell and cell["key"].items() <= key.items() for cell in self.cells)
+
     def _lock(self):
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

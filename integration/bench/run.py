@@ -188,6 +188,8 @@ class Run:
             done = len(self._results.cells)
             if done:
                 self.say(f"goes on in {options.out}, which has {done} cells already")
+            if plots.obstacle():
+                self.say(plots.obstacle())
             self._look_for_obstacles()
             in_time = all([self._run_block(block) for block in bench.blocks()])
             if not in_time:
@@ -223,8 +225,7 @@ class Run:
                         continue
                     if self._is_out_of_time():
                         return False
-                    turn = (number + at) % len(self._carriers)
-                    for carrier in self._carriers[turn:] + self._carriers[:turn]:
+                    for carrier in turned(self._running(opened), number + at):
                         self._run_cell(opened, carrier, {**block, **row}, number)
         return True
 
@@ -242,10 +243,14 @@ class Run:
         one_row = len(self._carriers) * self._measured_s / max(1, self._measured)
         return time.monotonic() - self._began + one_row > 60 * self._options.budget
 
+    def _running(self, opened):
+        """The carriers that have not failed altogether."""
+        return [carrier for carrier in self._carriers
+                if not self._results.has({**opened.block, "carrier": carrier.name})]
+
     def _run_cell(self, opened, carrier, key, number):
         full = self._key(carrier, key, number)
-        if any("failed" in cell and cell["key"].items() <= full.items()
-               for cell in self._results.cells):
+        if self._results.failed(full):
             return
         began = time.monotonic()
         what = " ".join(str(value) for value in key.values()) + f" {carrier.name} round {number}"
@@ -323,6 +328,12 @@ class Run:
         ours = {carrier.name for carrier in self._carriers if carrier.ours}
         return any("failed" in cell and cell["key"]["carrier"] in ours and len(cell["key"]) > 1
                    for cell in self._results.cells)
+
+
+def turned(things, number):
+    """The same things, beginning with another one each time."""
+    at = number % len(things) if things else 0
+    return things[at:] + things[:at]
 
 
 class NotOpened(Exception):

@@ -30,16 +30,15 @@ def server(prepared, tmp_path):
 def gated(server, tmp_path, workload, threads, events, at_gate=lambda: None):
     """A run whose gate is closed after the connections and opened at once: (report, statements)."""
     load = sysbench.Load("127.0.0.1", server.port, 1, ROWS)
-    statements = 0
     with gate.Gate(tmp_path, workload, threads) as barrier:
-        def before_start(child):
-            nonlocal statements
-            barrier.wait_for_connections(child)
-            statements = barrier.close(child)
-            at_gate()
-            barrier.open()
-        report = load.start(gate.SCRIPT, tmp_path / "out", threads, 5, events=events,
-                            preload=barrier.environment, before_start=before_start).finish()
+        running = load.launch(gate.SCRIPT, tmp_path / "out", threads, 5, events=events,
+                              preload=barrier.environment)
+        barrier.wait_for_connections(running.child)
+        statements = barrier.close(running.child)
+        at_gate()
+        barrier.open()
+        running.wait_until_started()
+        report = running.finish()
     assert not barrier.directory.exists()
     return report, statements
 
@@ -73,9 +72,9 @@ def test_a_sysbench_that_cannot_connect_is_said_with_its_words(tmp_path):
     with gate.Gate(tmp_path, "oltp_point_select", 1) as barrier:
         with pytest.raises(processes.ProcessError,
                            match=r"(?s)sysbench's threads to connect: sysbench ended.*FATAL"):
-            load.start(gate.SCRIPT, tmp_path / "out", 1, 1, events=1,
-                       preload=barrier.environment,
-                       before_start=barrier.wait_for_connections)
+            running = load.launch(gate.SCRIPT, tmp_path / "out", 1, 1, events=1,
+                                  preload=barrier.environment)
+            barrier.wait_for_connections(running.child)
     assert not barrier.directory.exists()
 
 

@@ -139,15 +139,19 @@ def test_the_line_of_progress_names_the_evidence(tcp, channel):
 
 # --- when the window begins ---------------------------------------------------------------------
 
-SERVER, CLIENT = 11, 12
 UP = {"role": "connect", "state": "ON_CHANNEL", "carrier": "rdma"}
 OVER = {"role": "connect", "state": "CLOSED", "carrier": "tcp", "reason": "closing"}
 PENDING = {"role": "connect", "state": "SWITCHING", "carrier": "tcp", "reason": "pending"}
 
 
 def seen(client, server):
-    return ringroad.Snapshot({CLIENT: {"pid": CLIENT, "streams": client},
-                              SERVER: {"pid": SERVER, "streams": server}})
+    """A look at both ends."""
+    return [{"known": True, "streams": phase.open_streams(streams)}
+            for streams in (listed(client), listed(server))]
+
+
+def listed(streams):
+    return ringroad.Snapshot({1: {"pid": 1, "streams": streams}}).streams(1)
 
 
 @pytest.mark.parametrize("client, server, there", [
@@ -159,49 +163,45 @@ def seen(client, server):
     ([UP, UP], [], False),
     ([UP, dict(UP, carrier="shm")], [UP, UP], False)])
 def test_streams_are_waited_for_at_both_ends_but_not_those_that_are_over(client, server, there):
-    assert phase.wanted_streams_are_there(seen(client, server), (CLIENT, SERVER), "rdma",
-                                          2) is there
+    assert phase.wanted_streams_are_there(seen(client, server), "rdma", 2) is there
 
 
 def test_over_tcp_there_is_nothing_to_wait_for():
-    assert phase.wanted_streams_are_there(seen([], []), (CLIENT, SERVER), "tcp", 2)
+    assert phase.wanted_streams_are_there(seen([], []), "tcp", 2)
 
 
 def test_a_stream_that_is_over_is_not_listed_as_one_on_tcp(channel):
-    listed = [dict(stream) for stream in channel["client_streams"]]
-    listed.append(dict(listed[0], state="CLOSED", carrier="tcp", reason="closing"))
-    assert phase.open_streams(listed) == channel["client_streams"]
+    every = [dict(stream) for stream in channel["client_streams"]]
+    every.append(dict(every[0], state="CLOSED", carrier="tcp", reason="closing"))
+    assert phase.open_streams(every) == channel["client_streams"]
 
 
 LOOK_S = 0.25
 
 
 class Timeline:
-    """A side and a child whose looks take time, in place of the real clock."""
+    """A side whose looks take time, in place of the real clock: the client's end is asked first."""
 
     def __init__(self, carrier, looks, monkeypatch, ends_at=1e9):
         self.now = 100.0
         self.ends_at = ends_at
-        self.pid = CLIENT
         self._looks = iter(looks)
         self._look = None
-        self.side = phase.Side("label", carrier, self, None, 0.6)
-        self.side.snapshot = self.snapshot
-        self.server = type("Server", (), {"pid": SERVER})
-        self.side.server = self.server
+        server = type("ServerEnd", (), {"look": lambda _: self._look[1]})()
+        self.side = phase.Side("label", carrier, server, self, 0.6)
         monkeypatch.setattr(phase.time, "monotonic", lambda: self.now)
 
-    def snapshot(self):
+    def look(self):
         self.now += LOOK_S
         self._look = next(self._looks, self._look)
-        return self._look
+        return self._look[0]
 
     def ends_within(self, seconds):
         self.now += seconds
         return self.now >= self.ends_at
 
     def warm_up(self):
-        return phase.warm_up(self.side, self, 1)
+        return phase.warm_up(self.side, 1)
 
 
 def test_the_warm_up_lasts_the_same_over_tcp_as_over_a_channel_that_comes_soon(monkeypatch):
@@ -233,7 +233,7 @@ def test_a_promotion_that_never_comes_ends_the_warm_up_at_its_limit(monkeypatch)
 
 
 def test_a_process_without_ringroad_is_not_waited_for(monkeypatch):
-    without = Timeline("rdma", [ringroad.Snapshot({SERVER: {"pid": SERVER}})], monkeypatch)
+    without = Timeline("rdma", [[{"known": False, "streams": []}, seen([], [])[1]]], monkeypatch)
     assert without.warm_up() == {"promotion_s": None, "seconds": pytest.approx(LOOK_S)}
 
 

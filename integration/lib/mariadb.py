@@ -42,7 +42,7 @@ class MariaDb:
     """
 
     def __init__(self, name, prepared, work, address, port, preload=None, native_aio=True,
-                 options=()):
+                 options=(), start_timeout_s=START_TIMEOUT_S):
         self.name = name
         self.address = address
         self.port = port
@@ -53,6 +53,7 @@ class MariaDb:
         self._preload = preload
         self._native_aio = native_aio
         self._options = options
+        self._start_timeout_s = start_timeout_s
         self._socket = self.directory / "socket"
         self._server = None
         self._client = None
@@ -77,7 +78,7 @@ class MariaDb:
         if not self._native_aio:
             command.append("--innodb-use-native-aio=0")
         self._server = processes.Child(command, self.directory / "output", self._preload)
-        processes.wait_until(self._greets, START_TIMEOUT_S, f"server {self.name} to accept",
+        processes.wait_until(self._greets, self._start_timeout_s, f"server {self.name} to accept",
                              self._server, self.log)
         self._client = subprocess.Popen(
             ["mariadb", "--no-defaults", f"--socket={self._socket}", "--user=root", "--batch",
@@ -129,6 +130,21 @@ class MariaDb:
         """Ends the server without a chance to say anything."""
         self._server.kill()
         self.stop()
+
+    def abandon(self):
+        """Kills the server; one that the kernel does not let go is left behind."""
+        if self._server is not None and self._server.abandon():
+            self.stop()
+
+    def remove(self):
+        """Removes what it has left behind."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def doing(self):
+        """How the server ended, or what its threads are doing."""
+        if self._server.ends_within(0):
+            return f"it ended with status {self._server.collect()}"
+        return processes.doing(self.pid)
 
     def stop(self):
         """Stops the server. True when it ended when asked to, false when it had to be killed."""

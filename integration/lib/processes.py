@@ -1,6 +1,7 @@
 """Child processes that are started, waited for and stopped by their own process id."""
 
 import os
+import re
 import select
 import shutil
 import signal
@@ -76,6 +77,16 @@ class Child:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             self.collect()
 
+    def abandon(self, patience_s=10):
+        """Kills the process; false when the kernel does not let it go (it is in state D): then it
+        is left behind."""
+        if self.status is None:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            if not self.ends_within(patience_s):
+                return False
+            self.collect()
+        return True
+
 
 def wait_until(condition, timeout_s, what, child=None, log=None):
     """Polls `condition` until it is true.
@@ -92,7 +103,26 @@ def wait_until(condition, timeout_s, what, child=None, log=None):
             raise ProcessError(f"waiting for {what}: {child.name} ended with status "
                                f"{child.collect()}{tail(log)}")
         if time.monotonic() >= deadline:
-            raise ProcessError(f"waiting for {what}: not within {timeout_s:g} s{tail(log)}")
+            hangs = f"; {child.name}: {doing(child.pid)}" if child else ""
+            raise ProcessError(f"waiting for {what}: not within {timeout_s:g} s{hangs}{tail(log)}")
+
+
+def doing(pid, proc="/proc"):
+    """What the threads of a process are doing, in a few words: "2 threads state S in ..."."""
+    counts = {}
+    for task in sorted(Path(f"{proc}/{pid}/task").glob("*")):
+        try:
+            state = re.search(r"^State:\s+(\S)", (task / "status").read_text(), re.MULTILINE)[1]
+            where = (task / "wchan").read_text().strip("\0 \n")
+            call = (task / "syscall").read_text().split()[0]
+        except (OSError, TypeError, IndexError):
+            continue  # it has ended meanwhile
+        words = f"state {state}"
+        if call != "running":
+            words += f" in system call {call}" + (f" ({where})" if where not in ("", "0") else "")
+        counts[words] = counts.get(words, 0) + 1
+    return ", ".join(f"{count} thread{'s' if count > 1 else ''} {words}"
+                     for words, count in counts.items()) or "it has ended"
 
 
 def tail(log, lines=15):

@@ -6,6 +6,7 @@ a driver shows none there, `rdma statistic` (netlink) is asked for the same coun
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 from . import processes
@@ -73,6 +74,16 @@ def difference(after, before):
 def packets(grown):
     """Packets sent and received, over all devices, in a `difference`."""
     return sum(counters.get(name, 0) for counters in grown.values() for name in PACKETS)
+
+
+def idle_packets_per_s(seconds=1.0):
+    """The rate of packets with nothing under way; without devices none."""
+    before = read()
+    if not before:
+        return 0.0
+    end = time.monotonic() + seconds
+    processes.wait_until(lambda: time.monotonic() >= end, 2 * seconds, "idle counters")
+    return packets(difference(read(), before)) / seconds
 
 
 def read_when_quiet(timeout_s=5):

@@ -24,9 +24,13 @@ def environment(library, policy):
 
 
 class Ringroad:
-    """A build directory with lib/libringroad.so and bin/ringroad."""
+    """A build directory with lib/libringroad.so and bin/ringroad; or, with `command` alone, what
+    that command reports."""
 
-    def __init__(self, build):
+    def __init__(self, build=None, command=None):
+        if command:
+            self.command = command
+            return
         self.library = Path(build).resolve() / "lib" / "libringroad.so"
         self.command = Path(build).resolve() / "bin" / "ringroad"
         for part in (self.library, self.command):

@@ -41,42 +41,45 @@ class Load:
         if done.returncode != 0:
             raise processes.ProcessError(f"sysbench prepare failed:\n{done.stdout}")
 
-    def start(self, workload, output, threads, seed, seconds=0, events=0, preload=None,
-              before_start=None, more=()):
-        """Starts a run limited by `seconds` or by `events` (0: no limit); returns a Run.
+    def start(self, *words, **named):
+        """Starts a run as `launch` does and waits until its threads measure; returns a Run."""
+        run = self.launch(*words, **named)
+        run.wait_until_started()
+        return run
+
+    def launch(self, workload, output, threads, seed, seconds=0, events=0, preload=None, more=()):
+        """Begins a run limited by `seconds` or by `events` (0: no limit); returns a Run.
 
         `workload` is a name that sysbench knows or a script's path. `preload` holds variables to
-        add to the environment. For `before_start` see Run. `more` are further words of the command.
+        add to the environment. `more` are further words of the command.
         """
         command = ["sysbench", str(workload), *self._options, f"--threads={threads}",
                    f"--time={seconds}", f"--events={events}", f"--rand-seed={seed}", *more,
                    "--histogram=on", "--percentile=95", "run"]
-        return Run(command, output, seconds, preload, before_start)
+        return Run(command, output, seconds, preload)
 
 
 class Run:
-    """A sysbench process whose threads have all connected and are now measuring.
+    """A sysbench process."""
 
-    `before_start(child)` is called once the process runs, for a script whose threads wait for
-    something before they let sysbench start its clock.
-    """
-
-    def __init__(self, command, output, seconds, preload=None, before_start=None):
+    def __init__(self, command, output, seconds, preload=None):
         self._seconds = seconds
-        self._child = processes.Child(command, output, preload)
-        self.pid = self._child.pid
+        self.child = processes.Child(command, output, preload)
+        self.pid = self.child.pid
+        self._at_start = None
+
+    def wait_until_started(self):
+        """Returns when its threads have all connected and measure."""
         try:
-            if before_start:
-                before_start(self._child)
             processes.wait_until(self._has_started, START_TIMEOUT_S,
-                                 "sysbench to connect its threads", self._child)
+                                 "sysbench to connect its threads", self.child)
             self._at_start = self._usage()
         except BaseException:
             self.kill()
             raise
 
     def _has_started(self):
-        return STARTED in self._child.log.read_text(errors="replace")
+        return STARTED in self.child.log.read_text(errors="replace")
 
     def _usage(self):
         try:
@@ -86,7 +89,7 @@ class Run:
 
     def goes_on_for(self, seconds):
         """Waits up to `seconds`; false when the run ended within them."""
-        return not self._child.ends_within(seconds)
+        return not self.child.ends_within(seconds)
 
     def finish(self):
         """Waits for the end; the report (see `parse`) with the exit status and the client's cost.
@@ -95,24 +98,25 @@ class Run:
         A run that goes on a minute longer than it was asked to is killed: ProcessError.
         """
         limit = self._seconds + OVERTIME_S
-        if not self._child.ends_within(limit):
+        if not self.child.ends_within(limit):
+            hangs = processes.doing(self.pid)
             self.kill()
-            raise processes.ProcessError(
-                f"sysbench did not end within {limit:g} s{processes.tail(self._child.log)}")
-        status = self._child.collect()
-        text = self._child.log.read_text(errors="replace")
+            raise processes.ProcessError(f"sysbench did not end within {limit:g} s; {hangs}"
+                                         f"{processes.tail(self.child.log)}")
+        status = self.child.collect()
+        text = self.child.log.read_text(errors="replace")
         try:
             report = parse(text)
         except ReportError as problem:
             raise processes.ProcessError(f"sysbench ended with status {status}, {problem}"
-                                         f"{processes.tail(self._child.log)}") from None
+                                         f"{processes.tail(self.child.log)}") from None
         report["exit_status"] = status
         report["client_cpu_s"], report["client_switches"] = procstat.of_rusage(
-            self._child.usage, self._at_start)
+            self.child.usage, self._at_start)
         return report
 
     def kill(self):
-        self._child.kill()
+        self.child.abandon()
 
 
 _NUMBERS = {

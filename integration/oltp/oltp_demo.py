@@ -36,7 +36,6 @@ TCP_PORT = 23307
 TABLES = 2
 TABLE_SIZE = 10000
 SEED = 20240229
-IDLE_LOOK_S = 1.0
 # Rounds, seconds a phase, seconds of a workload's first phases, events of the equality check,
 # seconds in all.
 DEFAULTS = {"softroce": (6, 4, 2, 40, 210), "native": (6, 3, 1, 400, 110)}
@@ -118,7 +117,7 @@ class Comparison:
             tool = ringroad.Ringroad(options.build)
             preload = tool.environment(self._write_policy(tool))
         self._measure_idle()
-        servers = self._servers = [
+        servers = [
             mariadb.MariaDb("plain", data, self._work, self._address, TCP_PORT,
                             native_aio=options.where == "native"),
             mariadb.MariaDb("second", data, self._work, self._address, CHANNEL_PORT, preload,
@@ -128,12 +127,13 @@ class Comparison:
                 self.say(f"two servers with the same data: plain (pid {servers[0].pid}) and "
                          f"{'preloaded' if preload else 'plain again'} (pid {servers[1].pid})")
                 sides = self._sides = [
-                    phase.Side(label, carrier, server,
-                               sysbench.Load(self._address, server.port, TABLES, TABLE_SIZE),
-                               WARM_UP_S[options.where], environment_of_side, tool)
-                    for label, carrier, server, environment_of_side in
-                    (("tcp", "tcp", servers[0], None),
-                     (self.result["label"], self._carrier, servers[1], preload))]
+                    phase.Side(label, carrier, phase.ServerEnd(server, tool, idle),
+                               phase.ClientEnd(sysbench.Load(self._address, server.port, TABLES,
+                                                             TABLE_SIZE), self._work, tool),
+                               WARM_UP_S[options.where], environment_of_side)
+                    for label, carrier, server, idle, environment_of_side in
+                    (("tcp", "tcp", *servers, None),
+                     (self.result["label"], self._carrier, *reversed(servers), preload))]
                 self._check_equality(sides)
                 end = self._began + options.budget
                 for left, workload in zip(range(len(WORKLOADS), 0, -1), WORKLOADS):
@@ -157,15 +157,11 @@ class Comparison:
         return policy
 
     def _measure_idle(self):
-        before = rdma_counters.read()
-        if not before:
+        if not rdma_counters.read():
             if self._carrier == "rdma":
                 raise processes.ProcessError("no RDMA device has counters here")
             return
-        end = time.monotonic() + IDLE_LOOK_S
-        processes.wait_until(lambda: time.monotonic() >= end, 2 * IDLE_LOOK_S, "idle counters")
-        moved = rdma_counters.difference(rdma_counters.read(), before)
-        self._idle_packets_per_s = rdma_counters.packets(moved) / IDLE_LOOK_S
+        self._idle_packets_per_s = rdma_counters.idle_packets_per_s()
         self.result["idle_packets_per_s"] = self._idle_packets_per_s
 
     def _fail(self, text):
@@ -173,8 +169,7 @@ class Comparison:
         self.say(f"FAILED: {text}")
 
     def _measure(self, side, workload, what, threads, **limits):
-        idle = next(server for server in self._servers if server is not side.server)
-        record = phase.measure(side, idle, workload, self._work, threads, **limits)
+        record = phase.measure(side, workload, threads, **limits)
         if side is self._sides[1]:
             phase.match_warm_up(self._sides[0], side, record)
         self.say(f"{workload:17} {what:11} {side.label:9} {phase.line(record)}")
@@ -186,12 +181,12 @@ class Comparison:
 
     def _check_equality(self, sides):
         """The same statements over each carrier must leave the same tables."""
-        prepared = [checks.checksums(side.server) for side in sides]
+        prepared = [checks.checksums(side.server_end.server) for side in sides]
         for side in sides:
             record = self._measure(side, "oltp_read_write", "equality", 1, seed=SEED,
                                    events=self._options.events)
             self._check(record, "equality check", 1)
-        written = [checks.checksums(side.server) for side in sides]
+        written = [checks.checksums(side.server_end.server) for side in sides]
         self.result["equality"] = {"prepared": prepared, "written": written}
         for what, (first, second) in (("prepared", prepared), ("written", written)):
             words = ", ".join(f"{table} {value}" for table, value in first.items())

@@ -1,0 +1,69 @@
+"""The ends of `ringroad bench oltp`, each made by the agent of its host: a MariaDB server with its
+account, and sysbench."""
+
+import os
+import platform
+import signal
+import subprocess
+
+from bench import phase
+from lib import mariadb, processes, rdma_counters, ringroad, sysbench, template
+
+
+def facts(role, address):
+    """What the figures depend on at one end, as words; `address` is the other's."""
+    route = subprocess.run(["ip", "-o", "route", "get", address], capture_output=True, text=True,
+                           check=False)
+    program = mariadb if role == "server" else sysbench
+    return {"kernel": platform.release(), "processors": os.cpu_count(),
+            program.__name__.rpartition(".")[2]: program.version(),
+            f"route_from_{role}": " ".join(route.stdout.split()),
+            "rdma_devices": ", ".join(sorted(rdma_counters.read())) or "none"}
+
+
+class Server(phase.ServerEnd):
+    """A server on a copy of `prepared`, that is stopped while others are measured.
+
+    `patient`: it is asked to end and waited for, else killed.
+    """
+
+    def __init__(self, name, prepared, work, address, port, preload, options, command, patient,
+                 start_timeout_s):
+        # Its data is in memory, where there is no native asynchronous I/O everywhere.
+        super().__init__(
+            mariadb.MariaDb(name, prepared, work, address, port, preload, native_aio=False,
+                            options=options, start_timeout_s=start_timeout_s),
+            ringroad.Ringroad(command=command) if command else None)
+        self._patient = patient
+
+    def start(self):
+        self.server.start()
+
+    def pause(self):
+        os.kill(self.server.pid, signal.SIGSTOP)
+
+    def resume(self):
+        os.kill(self.server.pid, signal.SIGCONT)
+
+    def evidence(self):
+        """What became of it: how it ended or where it hangs, and its last words."""
+        return self.server.doing() + processes.tail(self.server.log, 6)
+
+    def close(self):
+        if self._patient:
+            self.resume()
+            self.server.stop()
+        else:
+            self.server.abandon()
+        self.server.remove()
+
+
+def client(address, port, tables, table_size, work, command, own_devices):
+    """sysbench's end for a server at `address`."""
+    return phase.ClientEnd(sysbench.Load(address, port, tables, table_size), work,
+                           ringroad.Ringroad(command=command) if command else None, own_devices)
+
+
+def prepare(directory, tables, table_size):
+    """The data directory that servers are started on copies of, made unless it is there."""
+    return str(template.make(directory, tables, table_size))
