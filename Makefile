@@ -15,7 +15,7 @@ endif
 # Everything but the tests.
 PRODUCT = policy/all rsocket-core/all preload/all cli/all packaging/all
 
-.PHONY: build deps demo test stages install package clean help
+.PHONY: build deps demo bench test stages install package clean help
 .DEFAULT_GOAL := build
 
 build:
@@ -30,6 +30,10 @@ deps:
 demo: deps
 	@$(MAKE) --no-print-directory build
 	@integration/oltp/demo $(if $(filter-out 0 no,$(QUICK)),--quick)
+
+bench: deps
+	@$(MAKE) --no-print-directory build
+	@integration/bench/both $(if $(filter-out 0 no,$(QUICK)),--quick)
 
 test: deps
 	@$(MAKE) --no-print-directory stages
@@ -57,6 +61,8 @@ help:
 	@echo 'make            build Ringroad: build/lib/libringroad.so, libringroad-verbs.so, build/bin/ringroad'
 	@echo 'make deps       install the Debian packages that are missing (integration/deps/packages.txt)'
 	@echo 'make demo       TCP against Ringroad under MariaDB and sysbench; QUICK=1 for a short one'
+	@echo 'make bench      TCP, Ringroad, rsockets and SMC-R, row by row; goes on where it was'
+	@echo '                ended; half an hour, QUICK=1 for some minutes'
 	@echo 'make test       every test; ONLY="unit asan" for some stages,'
 	@echo '                integration/run_tests --list for their names'
 	@echo 'make install    into $(DESTDIR)$(PREFIX); DESTDIR= and PREFIX= change that'

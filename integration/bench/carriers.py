@@ -24,6 +24,10 @@ class Carrier:
         """Why it cannot run here, with the evidence; "" when it can."""
         raise NotImplementedError
 
+    def trouble(self, place):
+        """What goes wrong when it is tried with small programs; "" when nothing does."""
+        return ""
+
     def environment(self, place, role, ports):
         """The variables for a program at the end `role` ("server" or "client")."""
         raise NotImplementedError
@@ -76,6 +80,9 @@ class Rsockets(Carrier):
                         "apt-get install --no-install-recommends librdmacm1")
         return _verbs_obstacle(place)
 
+    def trouble(self, place):
+        return _echo_trouble(self, place)
+
     def environment(self, place, role, ports):
         return {"LD_PRELOAD": place.ends[role].host.call("bench.probe:rsockets_library")}
 
@@ -92,6 +99,11 @@ class Smc(Carrier):
             if not library:
                 return f"{end.host.name}: {why}"
         return _verbs_obstacle(place)
+
+    def trouble(self, place):
+        # Where it does not work it is TCP without a word, or its processes stay in the kernel.
+        return _echo_trouble(self, place, lambda client, port: client.host.call(
+            "bench.smc_diag:trouble", place.server.address, port))
 
     def environment(self, place, role, ports):
         return {"LD_PRELOAD": f"{place.ends[role].host.work}/smc_socket.so"}
@@ -113,8 +125,9 @@ def _verbs_obstacle(place):
     return ""
 
 
-def echo_trouble(carrier, place, limit_s=20):
-    """Why a small program cannot talk to another over this carrier here, "" when it can.
+def _echo_trouble(carrier, place, look=lambda client, port: ""):
+    """Why a small program cannot talk to another over this carrier here, or what `look` says of
+    their connection; "" when all is well.
 
     This goes before a database: a carrier that leaves its processes in the kernel for ever leaves
     only these.
@@ -127,11 +140,11 @@ def echo_trouble(carrier, place, limit_s=20):
             ends[role] = end.host.make(
                 "bench.probe:EchoEnd", end.host.work, role, place.server.address, port,
                 carrier.environment(place, role, [port]))
-            why = ends[role].trouble(limit_s)
+            why = ends[role].trouble()
             if why:
                 other = f"; the server: {ends['server'].state()}" if role == "client" else ""
                 return f"{role}: {why}{other}"
-        return ""
+        return look(place.client, port)
     finally:
         for end in ends.values():
             end.forget()

@@ -70,7 +70,7 @@ class Oltp(run.Bench):
         self._emulated = place.name == "soft-roce"
         self._data = None
         self._idle_packets_per_s = None
-        # By the number of connections: all carriers warm up as long as Ringroad's last promotion.
+        # By the number of connections: the others warm up as long as Ringroad's last promotion.
         self._warm_up_s = {}
 
     @staticmethod
@@ -186,8 +186,10 @@ class Oltp(run.Bench):
 
     def _measured(self, opened, carrier, workload, threads, seconds, number=0):
         side = opened.side
-        side.warm_up_s = self._warm_up_s.get(
-            threads, WARM_UP_EMULATED_S if self._emulated else WARM_UP_S)
+        ringroads = carrier.name in phase.RINGROAD
+        side.warm_up_s = WARM_UP_EMULATED_S if self._emulated else WARM_UP_S
+        if not ringroads:
+            side.warm_up_s = max(side.warm_up_s, self._warm_up_s.get(threads, 0.0))
         try:
             record = phase.measure(side, workload, threads, SEED + number, seconds)
         except hosts.Silent:
@@ -198,9 +200,8 @@ class Oltp(run.Bench):
         problems = phase.problems(record, threads, self._idle_packets_per_s)
         if problems:
             raise run.CellError("; ".join(problems))
-        if carrier.name in phase.RINGROAD:
-            self._warm_up_s[threads] = max(side.warm_up_s,
-                                           record["set_up"]["promotion_s"])
+        if ringroads:
+            self._warm_up_s[threads] = record["set_up"]["promotion_s"]
         return figures_of(record)
 
 

@@ -1,6 +1,7 @@
 """What a carrier needs of a host. These functions run there, called by carriers.py."""
 
 import errno
+import functools
 import glob
 import hashlib
 import os
@@ -39,6 +40,7 @@ for number in range(100):
         assert data, "end of file"
         left -= len(data)
 print("echoed", flush=True)
+import signal; signal.pause()  # whoever wants to look at the connection may
 """
 
 
@@ -48,6 +50,7 @@ def missing_programs(packages):
                    if shutil.which(program, path=os.environ.get("PATH", "") + SBIN) is None})
 
 
+@functools.cache
 def ringroad_library(command):
     """(path, None) of the library that came with this `ringroad`, or (None, why not)."""
     try:
@@ -58,6 +61,7 @@ def ringroad_library(command):
     return (found[1], None) if found else (None, f"{command} version: {done.stdout.strip()}")
 
 
+@functools.cache
 def ringroad_build(command):
     """What identifies the library that this `ringroad` preloads, "" when there is none."""
     library, _ = ringroad_library(command)

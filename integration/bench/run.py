@@ -208,7 +208,7 @@ class Run:
 
     def _obstacle(self, carrier):
         try:
-            return carrier.obstacle(self._place) or carriers.echo_trouble(carrier, self._place)
+            return carrier.obstacle(self._place) or carrier.trouble(self._place)
         except hosts.HostError as problem:
             return str(problem)
 
