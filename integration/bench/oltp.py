@@ -170,7 +170,7 @@ class Oltp(run.Bench):
         except hosts.HostError as problem:
             evidence = process.evidence()
             process.forget()
-            raise run.CellError(f"{problem}\n{evidence}") from None
+            raise run.CellError(f"{str(problem).partition(chr(10))[0]}; {evidence}") from None
         load = client.host.make("bench.oltp_ends:client", server.address, port, options.tables,
                                 options.table_size, client.host.work, _command(client),
                                 not place.one_host)
@@ -246,5 +246,8 @@ class Patient:
         return lambda *words, **named: call(*words, limit_s=CALL_S, **named)
 
 
+BENCH = Oltp
+
+
 def main(words):
-    return run.main(Oltp, words)
+    return run.main(BENCH, words)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 from bench import phase
-from lib import mariadb, processes, rdma_counters, ringroad, sysbench, template
+from lib import mariadb, rdma_counters, ringroad, sysbench, template
 
 
 def facts(role, address):
@@ -47,7 +47,7 @@ class Server(phase.ServerEnd):
 
     def evidence(self):
         """What became of it: how it ended or where it hangs, and its last words."""
-        return self.server.doing() + processes.tail(self.server.log, 6)
+        return self.server.doing()
 
     def close(self):
         if self._patient:

@@ -81,7 +81,7 @@ class Bench:
         return ""
 
 
-def parse(bench, words):
+def parser_of(bench):
     parser = argparse.ArgumentParser(prog=f"ringroad bench {bench.name}", add_help=False,
                                      allow_abbrev=False)
     parser.add_argument("--ringroad", default="ringroad")
@@ -94,6 +94,11 @@ def parse(bench, words):
     parser.add_argument("--budget", type=float, default=0)
     parser.add_argument("--quick", action="store_true")
     bench.add_options(parser)
+    return parser
+
+
+def parse(bench, words):
+    parser = parser_of(bench)
     options = parser.parse_args(words)
     if report.REFERENCE not in options.carriers:
         parser.error("--carriers: tcp must be among them, the others are compared with it")

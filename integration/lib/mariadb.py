@@ -4,6 +4,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -19,6 +20,10 @@ ANSWER_TIMEOUT_S = 60
 ERROR = re.compile(r"^ERROR \d+ \(.*", re.MULTILINE)
 # The client's own errors (no server, connection lost) have numbers from 2000 on.
 LOST = re.compile(rb"^ERROR 2\d\d\d \(", re.MULTILINE)
+# Its crash handler's report: the signal, and a line for each frame.
+CRASH = re.compile(r"^\S+ \S+ (\[ERROR\] .*got signal \d+.*?)$(.*)", re.MULTILINE | re.DOTALL)
+FRAME = re.compile(r"^\S+\(.*\[0x[0-9a-f]+\]$", re.MULTILINE)
+FRAMES = 8
 END_OF_ANSWER = "end-of-answer"
 
 
@@ -141,10 +146,18 @@ class MariaDb:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def doing(self):
-        """How the server ended, or what its threads are doing."""
-        if self._server.ends_within(0):
-            return f"it ended with status {self._server.collect()}"
-        return processes.doing(self.pid)
+        """How the server ended, or what its threads are doing; and its last words."""
+        if not self._server.ends_within(0):
+            return processes.doing(self.pid) + processes.tail(self.log, 6)
+        status = self._server.collect()
+        how = f"status {status}" if status >= 0 else signal.Signals(-status).name
+        return f"the server ended with {how}{self._where() or processes.tail(self.log, 6)}"
+
+    def _where(self):
+        """What the server wrote about its own crash."""
+        said = CRASH.search(self.log.read_text(errors="replace")) if self.log.exists() else None
+        return "".join(f"\n    {line}" for line in
+                       [said[1], *FRAME.findall(said[2])[:FRAMES]]) if said else ""
 
     def stop(self):
         """Stops the server. True when it ended when asked to, false when it had to be killed."""
