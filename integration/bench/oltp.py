@@ -170,7 +170,8 @@ class Oltp(run.Bench):
         except hosts.HostError as problem:
             evidence = process.evidence()
             process.forget()
-            raise run.CellError(f"{str(problem).partition(chr(10))[0]}; {evidence}") from None
+            raise run.CellError(f"{str(problem).partition('; ')[0].splitlines()[0]}; {evidence}") \
+                from None
         load = client.host.make("bench.oltp_ends:client", server.address, port, options.tables,
                                 options.table_size, client.host.work, _command(client),
                                 not place.one_host)

@@ -228,9 +228,10 @@ class Run:
                 for at, row in enumerate(rows):
                     if self._is_complete(block, row, number):
                         continue
-                    if self._is_out_of_time():
+                    running = self._running(opened)
+                    if self._is_out_of_time(len(running)):
                         return False
-                    for carrier in turned(self._running(opened), number + at):
+                    for carrier in turned(running, number + at):
                         self._run_cell(opened, carrier, {**block, **row}, number)
         return True
 
@@ -242,10 +243,11 @@ class Run:
         return all(self._results.has(self._key(carrier, {**block, **row}, number))
                    for carrier in self._carriers)
 
-    def _is_out_of_time(self):
+    def _is_out_of_time(self, count):
+        """Whether a row of so many carriers would end after the budget."""
         if not self._options.budget:
             return False
-        one_row = len(self._carriers) * self._measured_s / max(1, self._measured)
+        one_row = count * self._measured_s / max(1, self._measured)
         return time.monotonic() - self._began + one_row > 60 * self._options.budget
 
     def _running(self, opened):
@@ -257,10 +259,11 @@ class Run:
         full = self._key(carrier, key, number)
         if self._results.failed(full):
             return
-        began = time.monotonic()
         what = " ".join(str(value) for value in key.values()) + f" {carrier.name} round {number}"
         try:
-            figures = self._bench.measure(opened.of(carrier), carrier, full, number)
+            ready = opened.of(carrier)
+            began = time.monotonic()
+            figures = self._bench.measure(ready, carrier, full, number)
         except NotOpened as problem:
             self._fail(what, {**opened.block, "carrier": carrier.name},
                        f"{carrier.title} did not start: {problem}")

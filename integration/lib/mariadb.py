@@ -148,7 +148,8 @@ class MariaDb:
     def doing(self):
         """How the server ended, or what its threads are doing; and its last words."""
         if not self._server.ends_within(0):
-            return processes.doing(self.pid) + processes.tail(self.log, 6)
+            return (processes.doing(self.pid) + processes.stacks(self.pid)
+                    + processes.tail(self.log, 6))
         status = self._server.collect()
         how = f"status {status}" if status >= 0 else signal.Signals(-status).name
         return f"the server ended with {how}{self._where() or processes.tail(self.log, 6)}"

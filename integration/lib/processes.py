@@ -125,6 +125,20 @@ def doing(pid, proc="/proc"):
                      for words, count in counts.items()) or "it has ended"
 
 
+def stacks(pid, threads=3, frames=8, timeout_s=60):
+    """Where the threads of a process are, innermost function first, one line each; "" without gdb."""
+    try:
+        said = subprocess.run(["gdb", "-p", str(pid), "-batch", "-nx", "-ex",
+                               f"thread apply all backtrace {frames}"], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, check=False, timeout=timeout_s).stdout
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return ""
+    found = [re.findall(r"^#\d+ +(?:0x[0-9a-f]+ in )?(\S+) \(", part, re.MULTILINE)
+             for part in re.split(r"^Thread ", said, flags=re.MULTILINE)[1:]]
+    return "".join(f"\n    {' < '.join(name for name in names if name != '??')}"
+                   for names in found[-threads:])
+
+
 def tail(log, lines=15):
     """The last lines of a log file, indented, as an appendix to an error message."""
     if log is None:
