@@ -33,7 +33,7 @@ TEMPLATE = "RINGROAD_BENCH_TEMPLATE"
 # What of a phase's record is kept as it is.
 KEPT = ("tps", "qps", "transactions", "queries", "errors", "seconds", "p50_ms", "p95_ms", "p99_ms",
         "latency_avg_ms", "latency_max_ms", "server_cpu_us_per_query", "client_cpu_us_per_query",
-        "switches_per_query", "bytes", "rdma", "rdma_packets", "set_up", "server_status",
+        "switches_per_query", "others_percent", "bytes", "rdma", "rdma_packets", "set_up", "server_status",
         "sampled_at", "carrier")
 
 TPS = Metric("tps", "tps", 1, True, True)
@@ -53,7 +53,8 @@ class Oltp(run.Bench):
                Metric("client_cpu_us_per_query", "client us/query"),
                Metric("switches_per_query", "switches/query", 2, False, True),
                Metric("channel_percent", "channel %", 2),
-               Metric("rdma_packets_per_query", "packets/query", 2))
+               Metric("rdma_packets_per_query", "packets/query", 2),
+               Metric("others_percent", "others %", 0))
     panels = (TPS, P95)
     rounds, seconds = (5, 3), (2, 2)
     introduction = (
@@ -63,7 +64,9 @@ class Oltp(run.Bench):
         "A row with figures has its proof: with TCP no packet crossed the RDMA devices beyond the "
         "background and Ringroad was in no process; with Ringroad each stream was on the channel at "
         "both ends and its bytes are MariaDB's own count; RDMA and its rivals moved the devices' "
-        "counters by a packet a query at least. What failed that has no figures but says so.")
+        "counters by a packet a query at least. What failed that has no figures but says so.",
+        "\"others %\" is how busy the processors of the server's host were with neither the server nor "
+        "sysbench: with other programs, and with what the kernel does on its own account.")
 
     def __init__(self, place, options, say):
         super().__init__(place, options, say)

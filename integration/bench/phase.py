@@ -11,6 +11,7 @@ data: `measure` does not know whether they are here or elsewhere (hosts.Remote).
 """
 
 import contextlib
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,7 @@ class ServerEnd:
         self._tool = tool
         self._idle_server = idle_server
         self._begin = self._window = None
+        self._machine = None
 
     def begin(self):
         """Before the first connection of a phase."""
@@ -66,13 +68,16 @@ class ServerEnd:
         rdma = rdma_counters.read_when_quiet()
         self._window = (self.look()["totals"], self.server.status(*SERVER_COUNTERS),
                         procstat.read(self.server.pid), self._idle_usage(), rdma)
+        self._machine = (time.monotonic(), procstat.machine_busy_s())
 
     def spent(self):
         """What the server has cost since then; the load is over."""
         _, _, usage, idle_usage, _ = self._window
         cpu_s, switches = procstat.read(self.server.pid).since(usage)
         idle_cpu_s, _ = self._idle_usage().since(idle_usage)
-        return {"cpu_s": cpu_s, "switches": switches, "idle_cpu_s": idle_cpu_s}
+        return {"cpu_s": cpu_s, "switches": switches, "idle_cpu_s": idle_cpu_s,
+                "machine_s": procstat.machine_busy_s() - self._machine[1],
+                "processors_s": (time.monotonic() - self._machine[0]) * os.cpu_count()}
 
     def counted(self):
         """What has been counted since then, and of the whole phase."""
@@ -101,6 +106,9 @@ class ClientEnd:
         self._own_devices = own_devices
         self._rdma = {}
         self._run = self._gate = self._stack = None
+
+    def is_beside_the_server(self):
+        return not self._own_devices
 
     def launch(self, workload, threads, seed, seconds, events, preload):
         """Returns when all connections are up and in use."""
@@ -206,6 +214,8 @@ def measure(side, workload, threads, seed, seconds=0, events=0):
         "switches_per_query": (spent["switches"] + report["client_switches"]) / queries,
         "server_switches": spent["switches"],
         "idle_server_cpu_s": spent["idle_cpu_s"],
+        "others_percent": others_percent(
+            spent, report["client_cpu_s"] if client.is_beside_the_server() else 0.0),
         "set_up": set_up,
         "client_known": sample[0]["known"],
         "sampled_at": sampled_at,
@@ -214,6 +224,13 @@ def measure(side, workload, threads, seed, seconds=0, events=0):
         "rdma": rdma,
         "rdma_packets": rdma_counters.packets(rdma),
     }
+
+
+def others_percent(spent, client_cpu_s):
+    """How busy the server's host was with other things than this load: other programs, and the
+    kernel on its own account."""
+    others_s = spent["machine_s"] - spent["cpu_s"] - client_cpu_s
+    return max(0.0, 100 * others_s / spent["processors_s"])
 
 
 def warm_up(side, threads):

@@ -16,6 +16,6 @@ def test_a_bench_over_rdma_has_its_proof_and_its_rivals_rows(tmp_path):
     assert (tcp["rounds"], rdma["rounds"]) == (1, 1)
     assert tcp["figures"]["rdma_packets_per_query"]["max"] < 0.5
     assert rdma["figures"]["rdma_packets_per_query"]["min"] >= 1
-    assert rdma["figures"]["channel_percent"]["min"] == 100
+    assert rdma["figures"]["channel_percent"]["min"] >= 99
     # Its fall back to TCP is seen, and is no figure of SMC-R's.
     assert smc["rounds"] == 0 and "carries the connection by TCP: no SMC device" in smc["failed"][0]

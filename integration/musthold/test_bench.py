@@ -60,7 +60,7 @@ def test_tcp_and_shared_memory_are_measured_in_turns(tmp_path, environment):
             <= figures["p99_ms"]["median"]
         assert figures["switches_per_query"]["median"] > 0
         assert ("channel_percent" in figures) == (row["carrier"] == "shm")
-    assert found[1]["figures"]["channel_percent"]["min"] == 100
+    assert found[1]["figures"]["channel_percent"]["min"] >= 99
     assert len(found[1]["figures"]["tps"]["ratio"]["values"]) == 2
     cells = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text().splitlines()]
     firsts = [cell["key"]["carrier"] for cell in cells[::2]]
