@@ -6,6 +6,7 @@
 """
 
 import os
+import statistics
 from dataclasses import dataclass
 
 from bench import hosts, phase, run
@@ -30,6 +31,8 @@ FIRST = ("oltp_read_only", 4, 1)
 CALL_S = 150
 # Names a directory that lib.template has made or may make, on the server's host.
 TEMPLATE = "RINGROAD_BENCH_TEMPLATE"
+# Above this share of the processors, other programs' work is worth a warning.
+BUSY_PERCENT = 10
 # What of a phase's record is kept as it is.
 KEPT = ("tps", "qps", "transactions", "queries", "errors", "seconds", "p50_ms", "p95_ms", "p99_ms",
         "latency_avg_ms", "latency_max_ms", "server_cpu_us_per_query", "client_cpu_us_per_query",
@@ -134,6 +137,14 @@ class Oltp(run.Bench):
             text += f"  {figures['rdma_packets']} RDMA packets"
         return text
 
+    def remarks(self, figures):
+        busy = [cell["others_percent"] for cell in figures]
+        if not busy or self._emulated or statistics.median(busy) < BUSY_PERCENT:
+            return []
+        return [f"**The server's host was busy with other things, {statistics.median(busy):.0f} % of its "
+                "processors by the median: times and rates are theirs, too. Repeat it on a quieter "
+                "host.**"]
+
     # ---- one carrier's server and load
 
     def open(self, block, carrier):
@@ -144,13 +155,7 @@ class Oltp(run.Bench):
                 "bench.oltp_ends:prepare", os.environ.get(TEMPLATE) or f"{server.host.work}/template",
                 self.options.tables, self.options.table_size, limit_s=600)
             self._idle_packets_per_s = server.host.call("lib.rdma_counters:idle_packets_per_s")
-        opened = self._start(block, carrier)
-        try:
-            self._measured(opened, carrier, *FIRST)
-        except (run.CellError, hosts.HostError):
-            opened.close()
-            raise
-        return opened
+        return self._start(block, carrier)
 
     def _start(self, block, carrier):
         place, options = self.place, self.options
@@ -183,10 +188,12 @@ class Oltp(run.Bench):
         return Pair(process, load, side)
 
     def measure(self, opened, carrier, key, number):
+        if not opened.is_warm:
+            self._measured(opened, carrier, *FIRST)
+            opened.is_warm = True
         opened.server.resume()
-        figures = self._measured(opened, carrier, f"oltp_{key['workload']}", key["threads"],
-                                 self.options.seconds, number)
-        return figures
+        return self._measured(opened, carrier, f"oltp_{key['workload']}", key["threads"],
+                              self.options.seconds, number)
 
     def _measured(self, opened, carrier, workload, threads, seconds, number=0):
         side = opened.side
@@ -231,6 +238,7 @@ class Pair:
     server: hosts.Remote
     load: hosts.Remote
     side: phase.Side
+    is_warm: bool = False
 
     def close(self):
         try:

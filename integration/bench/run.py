@@ -80,6 +80,10 @@ class Bench:
         """The figures in a few words, for the progress."""
         return ""
 
+    def remarks(self, figures):
+        """What a reader of the report has to know of these figures of all cells: sentences."""
+        return []
+
 
 def parser_of(bench):
     parser = argparse.ArgumentParser(prog=f"ringroad bench {bench.name}", add_help=False,
@@ -320,13 +324,16 @@ class Run:
             if plots.draw(tables, group, headings[group], options.out / name, bench.field,
                           bench.panels):
                 pictures[group] = name
-        report.write(options.out, bench.title, bench.introduction, tables, headings, bench.facts(),
-                     pictures)
+        remarks = bench.remarks([cell["figures"] for cell in self._results.cells
+                                 if "figures" in cell])
+        report.write(options.out, bench.title, [*bench.introduction, *remarks], tables, headings,
+                     bench.facts(), pictures)
         for group in tables.group_values():
             table, reasons = tables.table(group)
             print(f"\n{headings[group]}\n\n{report.text(table)}")
             for number, reason in enumerate(reasons, 1):
                 print(f"[{number}] {reason}")
+        print("\n".join(["", *remarks]).rstrip())
         print(f"\nThe report: {options.out / 'report.md'}; each measurement: "
               f"{options.out / results.CELLS}")
         return FAILED if self._ours_failed() else 0

@@ -128,6 +128,20 @@ def test_a_refused_policy_is_a_problem(channel):
     assert "without its policy" in found(channel | {"policy_problem": "line 3"})
 
 
+def test_a_rival_is_believed_by_the_devices_alone(tcp):
+    rival = tcp | {"carrier": "rsockets", "rdma_packets": tcp["queries"]}
+    assert found(rival) == ""
+    assert "RDMA devices counted 0 packets" in found(rival | {"rdma_packets": 0})
+    assert "Ringroad was in a process" in found(rival | {"server_known": True})
+
+
+def test_what_others_did_is_what_neither_end_of_the_load_did():
+    spent = {"machine_s": 3.0, "cpu_s": 1.0, "processors_s": 4.0}
+    assert phase.others_percent(spent, 0.0) == 50
+    assert phase.others_percent(spent, 1.5) == 12.5
+    assert phase.others_percent(spent, 2.5) == 0  # the clock's ticks
+
+
 def test_the_line_of_progress_names_the_evidence(tcp, channel):
     assert "tps" in phase.line(tcp) and "streams" not in phase.line(tcp)
     channel["set_up"]["promotion_s"] = 0.25

@@ -39,6 +39,9 @@ class Counted(run.Bench):
     def cells(self):
         return [{"size": 1}, {"size": 2}]
 
+    def remarks(self, figures):
+        return [f"{len(figures)} cells, all remarkable."]
+
     def open(self, block, carrier):
         self._act("open", block["block"], carrier)
         return Nothing()
@@ -99,6 +102,7 @@ def test_every_cell_is_measured_once_in_turns(out):
     assert rows[1]["figures"]["rate"]["ratio"]["values"] == [2, 2, 2]
     text = (out / "report.md").read_text()
     assert "2.00 (2.00..2.00)" in text and "weather: fine" in text
+    assert "24 cells, all remarkable." in text and "24 cells, all remarkable." in done.stdout
     assert (out / "counted-one.png").exists() and "](counted-one.png)" in text
 
 

@@ -67,3 +67,25 @@ def test_the_work_directory_is_removed_also_after_a_failure():
             (path / "file").write_text("x")
             raise ValueError
     assert not path.exists()
+
+
+def test_a_process_that_hangs_is_seen_doing_that(tmp_path):
+    child = processes.Child(["sleep", "600"], tmp_path / "log")
+    try:
+        with pytest.raises(processes.ProcessError, match="sleep: 1 thread state S in system call"):
+            processes.wait_until(lambda: False, 0.3, "a word", child)
+    finally:
+        assert child.abandon()
+    assert child.status == -9 and processes.doing(child.pid) == "it has ended"
+
+
+def test_the_states_of_threads_are_counted(tmp_path):
+    for number, (state, call, where) in enumerate([("S", "202 0x1", "futex_wait"), ("D", "3 0x0", "rxe"),
+                                                   ("S", "202 0x2", "futex_wait"), ("R", "running", "0")]):
+        task = tmp_path / "7" / "task" / str(number)
+        task.mkdir(parents=True)
+        (task / "status").write_text(f"Name:\tx\nState:\t{state} (words)\n")
+        (task / "syscall").write_text(call)
+        (task / "wchan").write_text(where)
+    assert processes.doing(7, tmp_path) == ("2 threads state S in system call 202 (futex_wait), "
+                                            "1 thread state D in system call 3 (rxe), 1 thread state R")
