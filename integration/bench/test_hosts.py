@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from bench import hosts, sshd
+from bench import hosts
+from musthold import sshd
 
 
 @pytest.fixture(name="prefix", params=["here", "ssh"], scope="module")

@@ -8,7 +8,7 @@ from bench import smc_diag
 
 
 def answer(mode, reason, peer_reason, port=3306):
-    """As smc_diag(7) would write it of a connection to 10.9.1.1."""
+    """As the kernel writes it of a connection to 10.9.1.1."""
     ends = struct.pack("!HH16s16s", 40000, port, bytes([10, 9, 0, 1]), bytes([10, 9, 1, 1]))
     conninfo = struct.pack("=HH8x", 12, 1)
     fallback = struct.pack("=HHII", 12, smc_diag.FALLBACK_ATTRIBUTE, reason, peer_reason)

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from bench import oltp, sshd
+from bench import oltp
 
-from . import support
+from . import sshd, support
 
 COMMAND = support.BUILD / "bin" / "ringroad"
 SHORT = ("--workloads", "point_select", "--threading", "connection", "--seconds", "1")

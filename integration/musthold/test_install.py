@@ -21,6 +21,12 @@ def test_the_installed_files_find_each_other(tmp_path):
     command = shutil.which("ringroad", path=tmp_path / "bin")
     shown = subprocess.run([command, "version"], check=True, capture_output=True, text=True).stdout
     assert str(libraries["libringroad.so"]) in shown
+    refused = subprocess.run([command, "bench", "oltp", "--threads", "0", "--out", tmp_path / "out"],
+                             capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "0 is not positive" in refused.stderr, refused
+    programs = {path.name for path in (tmp_path / "share" / "ringroad").rglob("*")}
+    assert {"agent.py", "gated.lua", "smc_socket.c", "mariadb.py"} <= programs
+    assert not [name for name in programs if name.startswith(("test", "__pycache__"))]
 
 
 def test_units_and_examples_name_the_folders_that_they_are_installed_in(tmp_path):
