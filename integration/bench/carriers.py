@@ -106,7 +106,8 @@ class Smc(Carrier):
             "bench.smc_diag:trouble", place.server.address, port))
 
     def environment(self, place, role, ports):
-        return {"LD_PRELOAD": f"{place.ends[role].host.work}/smc_socket.so"}
+        host = place.ends[role].host
+        return {"LD_PRELOAD": host.call("bench.probe:smc_preload", host.work)[0]}
 
 
 ALL = (Tcp(), Ringroad("rdma"), Ringroad("shm"), Rsockets(), Smc())

@@ -13,6 +13,7 @@ import json
 import os
 import select
 import shlex
+import signal
 import subprocess
 import time
 import tomllib
@@ -38,7 +39,8 @@ agent.main(work)
 """
 START_S = 60
 ANSWER_S = 120
-END_S = 60
+# To let go of everything; an agent that gave no answer is not waited for so long.
+END_S, END_SILENT_S = 60, 5
 LOCAL = ipaddress.ip_address("127.0.0.1")
 
 
@@ -80,13 +82,14 @@ class Host:
         self._prefix = list(prefix)
         self._agent = None
         self._unread = b""
+        self._is_silent = False
         self.work = None
 
     def start(self):
         boot = [*PYTHON, BOOT]
         # ssh joins its words and gives them to a shell.
         command = [*self._prefix, shlex.join(boot)] if self._prefix else boot
-        self._unread = b""
+        self._unread, self._is_silent = b"", False
         self._agent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                        start_new_session=True)
         try:
@@ -123,6 +126,7 @@ class Host:
         while b"\n" not in self._unread:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._agent.stdout], [], [], left)[0]:
+                self._is_silent = True
                 raise Silent(f"{self.name}: no answer within {limit_s:g} s")
             received = os.read(self._agent.stdout.fileno(), 1 << 16)
             if not received:
@@ -141,9 +145,10 @@ class Host:
         except OSError:
             pass
         try:
-            agent.wait(END_S)
+            agent.wait(END_SILENT_S if self._is_silent else END_S)
         except subprocess.TimeoutExpired:
-            agent.kill()
+            # With what it has started here; elsewhere it does that itself, once it sees its input end.
+            os.killpg(agent.pid, signal.SIGKILL)
             agent.wait()
         agent.stdout.close()
 

@@ -27,6 +27,7 @@ WARM_UP_S, WARM_UP_EMULATED_S = 0.2, 0.5
 START_S, START_EMULATED_S = 30, 60
 # The first load on a new server is not measured: it fills caches, and shows that the carrier works.
 FIRST = ("oltp_read_only", 4, 1)
+PREPARE_S = 600
 # Beyond a cell's own time: to connect and promote, and what lib.sysbench gives a run to end.
 CALL_S = 150
 # Names a directory that lib.template has made or may make, on the server's host.
@@ -74,7 +75,6 @@ class Oltp(run.Bench):
     def __init__(self, place, options, say):
         super().__init__(place, options, say)
         self._emulated = place.name == "soft-roce"
-        self._data = None
         self._idle_packets_per_s = None
         # By the number of connections: the others warm up as long as Ringroad's last promotion.
         self._warm_up_s = {}
@@ -148,18 +148,14 @@ class Oltp(run.Bench):
     # ---- one carrier's server and load
 
     def open(self, block, carrier):
-        server = self.place.server
-        if self._data is None:
-            self.say("data directory with sysbench's tables")
-            self._data = server.host.call(
-                "bench.oltp_ends:prepare", os.environ.get(TEMPLATE) or f"{server.host.work}/template",
-                self.options.tables, self.options.table_size, limit_s=600)
-            self._idle_packets_per_s = server.host.call("lib.rdma_counters:idle_packets_per_s")
-        return self._start(block, carrier)
-
-    def _start(self, block, carrier):
         place, options = self.place, self.options
         server, client = place.server, place.client
+        if self._idle_packets_per_s is None:
+            self.say("data directory with sysbench's tables")
+            self._idle_packets_per_s = server.host.call("lib.rdma_counters:idle_packets_per_s")
+        data = server.host.call(
+            "bench.oltp_ends:prepare", os.environ.get(TEMPLATE) or f"{server.host.work}/template",
+            options.tables, options.table_size, limit_s=PREPARE_S)
         port = server.host.call("lib.template:free_port")
         connections = max(*options.threads, FIRST[1]) + 20
         words = [f"--thread-handling={THREADINGS[block['threading']]}",
@@ -168,7 +164,7 @@ class Oltp(run.Bench):
                  f"--thread-cache-size={connections}", "--connect-timeout=60"]
         start_s = START_EMULATED_S if self._emulated else START_S
         process = server.host.make(
-            "bench.oltp_ends:Server", f"{carrier.name}-{block['threading']}", self._data,
+            "bench.oltp_ends:Server", f"{carrier.name}-{block['threading']}", data,
             server.host.work, server.address, port, carrier.environment(place, "server", [port]),
             words, _command(server), carrier.ours, start_s)
         try:

@@ -273,15 +273,16 @@ class Run:
                        f"{carrier.title} did not start: {problem}")
             return
         except (CellError, hosts.HostError) as problem:
-            opened.close(carrier)
+            if not isinstance(problem, hosts.Silent):
+                opened.close(carrier)
             self._fail(what, full, str(problem))
             self._in_a_row[carrier] = self._in_a_row.get(carrier, 0) + 1
             if self._in_a_row[carrier] >= PATIENCE:
                 self._fail(what, {**opened.block, "carrier": carrier.name},
                            f"{carrier.title} was given up after {PATIENCE} failures in a row")
             if isinstance(problem, hosts.Silent):
-                opened.close_all()
                 self._restart()
+                opened.forget_all()
             return
         self._in_a_row[carrier] = 0
         self._measured += 1
@@ -367,6 +368,8 @@ class Opened:
         if carrier not in self._opened:
             try:
                 self._opened[carrier] = self._bench.open(self.block, carrier)
+            except hosts.Silent:
+                raise
             except (CellError, hosts.HostError) as problem:
                 raise NotOpened(problem) from None
         return self._opened[carrier]
@@ -379,12 +382,13 @@ class Opened:
             except hosts.HostError:
                 pass  # it has failed already, and the agent ends what it started
 
-    def close_all(self):
-        for carrier in list(self._opened):
-            self.close(carrier)
+    def forget_all(self):
+        """They have gone with their agents."""
+        self._opened.clear()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.close_all()
+        for carrier in list(self._opened):
+            self.close(carrier)

@@ -51,11 +51,12 @@ class Counted(run.Bench):
         print("MEASURED", key["block"], key["size"], carrier.name, number)
         return {"rate": 100 * key["size"] * (2 if carrier.name == "shm" else 1)}
 
-    @staticmethod
-    def _act(what, block, carrier):
+    def _act(self, what, block, carrier):
         wish = os.environ.get("COUNTED_FAILS", "")
         if wish == f"{what} {block} {carrier.name}":
             raise run.CellError("as it was told to:\n  the last line of its log")
+        if wish == f"hang {what} {block} {carrier.name}":
+            self.place.server.host.call("time:sleep", 600, limit_s=0.3)
         if os.environ.get("COUNTED_DIES") == f"{what} {block} {carrier.name}":
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -117,7 +118,8 @@ def test_a_run_that_was_killed_goes_on_where_it_was(out):
     again = [cell for cell in measured(done) if cell in before]
     # Of the round that was cut, the carrier that had been measured is measured again.
     assert len(again) <= 1 and len(measured(done)) + len(before) == 24 + len(again)
-    assert measured(counted(out)) == []
+    nothing_left = counted(out)
+    assert nothing_left.returncode == 0 and measured(nothing_left) == [], nothing_left.stderr
     assert [row["rounds"] for table in json.loads((out / "report.json").read_text())["tables"]
             for row in table["rows"]] == [3] * 8
 
@@ -139,6 +141,14 @@ def test_a_carrier_that_fails_has_its_row_and_holds_nobody_up(out, fails, rows):
     text = (out / "report.md").read_text()
     assert "as it was told to" in text and "the last line of its log" in text
     assert text.count("not measured [1]") == 2
+
+
+def test_a_host_that_hangs_with_a_carrier_measures_the_others(out):
+    done = counted(out, fails="hang measure one shm")
+    assert done.returncode == 1, done.stdout + done.stderr
+    tables = json.loads((out / "report.json").read_text())["tables"]
+    assert [row["rounds"] for table in tables for row in table["rows"]] == [3, 0, 3, 0, 3, 3, 3, 3]
+    assert "no answer within 0.3 s" in (out / "report.md").read_text()
 
 
 def test_rivals_that_cannot_run_have_rows_that_say_why(out):
