@@ -77,7 +77,7 @@ def test_it_names_checks_that_the_doctor_has_and_options_that_commands_have():
     assert len(named) > 8
     assert {check for some in named for check in some.split(",")} <= checks
     helps = {}
-    uses = re.findall(r"\bringroad (policy \w+|[a-z]+) ([^\n`]*)", PAGE)
+    uses = re.findall(r"\bringroad ((?:policy|bench) \w+|[a-z]+) ([^\n`]*)", PAGE)
     assert len(uses) > 40
     for command, rest in uses:
         options = re.findall(r"(?<!\S)(--[a-z][\w-]*)", f" {rest}".partition(" -- ")[0].partition(" #")[0])
