@@ -13,6 +13,7 @@ import json
 import os
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -150,6 +151,8 @@ class Host:
             # With what it has started here; elsewhere it does that itself, once it sees its input end.
             os.killpg(agent.pid, signal.SIGKILL)
             agent.wait()
+            if not self._prefix and self.work:
+                shutil.rmtree(self.work, ignore_errors=True)
         agent.stdout.close()
 
     def __enter__(self):

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from bench import hosts
+from lib import processes
 from musthold import sshd
 
 
@@ -53,6 +54,16 @@ def test_what_goes_wrong_there_is_said_here(host):
 def test_a_host_that_gives_no_answer_is_given_up_in_time(host):
     with pytest.raises(hosts.Silent, match="no answer within 0.2 s"):
         host.call("time:sleep", 3, limit_s=0.2)
+
+
+def test_an_agent_here_that_hangs_is_killed_with_what_it_started_and_its_folder(tmp_path):
+    with hosts.Host("here") as host:
+        work = host.work
+        pid = host.make("lib.processes:Child", ["sleep", "600"], str(tmp_path / "log")).pid()
+        with pytest.raises(hosts.Silent):
+            host.call("time:sleep", 600, limit_s=0.2)
+    assert not os.path.exists(work)
+    processes.wait_until(lambda: not is_alive(pid), 10, "the child to end")
 
 
 def test_with_the_agent_goes_what_it_started_and_its_folder(prefix, tmp_path):
