@@ -32,6 +32,13 @@ void keep(__pthread_unwind_buf_t& here) noexcept {
   ends = true;
 }
 
+void deliver_signals() {
+  inside = true;
+  signals::deliver();
+  inside = false;
+  if (ends) go_on();
+}
+
 void go_on() {
   if (std::exchange(ends, false)) rr_unwind_next(&ending);
 }

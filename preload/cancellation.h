@@ -20,6 +20,8 @@
 #include <cstdint>
 
 #include "preload/real.h"
+#include "rsocket-core/hints.h"
+#include "rsocket-core/signals.h"
 
 #define RR_NOINLINE __attribute__((noinline))
 
@@ -93,6 +95,23 @@ inline auto point(Args... args) {
   const auto result = call(args...);
   inside = false;
   if (__builtin_expect(ends, 0)) go_on();
+  return result;
+}
+
+// Of a thread that can be cancelled anywhere, or may have a request pending.
+inline bool may_be_cancelled() noexcept {
+  return __builtin_expect(in_use.load(std::memory_order_relaxed), 0);
+}
+
+// A call that takes a few instructions, of a thread that nobody cancels: no handler runs in it, so none
+// ends the thread there. Those that were put off run where they may.
+[[gnu::cold]] void deliver_signals();
+template <typename Call>
+[[gnu::always_inline]] inline auto brief(Call call) {
+  static_assert(noexcept(call()));  // else the frame would know what to do when it is unwound
+  signals::begin();
+  const auto result = call();
+  if (hardly_ever(signals::end_without_delivery())) deliver_signals();
   return result;
 }
 

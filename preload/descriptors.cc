@@ -39,6 +39,8 @@ Socket* allocate() noexcept {
   return socket;
 }
 
+}  // namespace
+
 // The table's own reference is gone and so are all others.
 void recycle(Socket* socket) noexcept {
   StreamPtr stream = std::move(socket->stream);
@@ -54,25 +56,6 @@ void recycle(Socket* socket) noexcept {
     free_list = socket;
   }
   // The stream or instance, if this was its last owner, ends here, outside of the lock.
-}
-
-// A call takes its reference and then looks whether the number is there still; close() takes the number out
-// and then looks for references. One of the two must see the other, hence seq_cst in all four places.
-bool try_ref(Socket* socket) noexcept {
-  std::uint32_t refs = socket->refs.load(std::memory_order_relaxed);
-  while (refs != 0) {
-    if (socket->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_seq_cst,
-                                           std::memory_order_relaxed)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
-void SocketRef::release() noexcept {
-  if (socket_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) recycle(socket_);
 }
 
 namespace descriptors {
@@ -119,9 +102,9 @@ Farewell::~Farewell() {
 
 SocketRef find_slow(int fd) noexcept {
   for (;;) {
-    Socket* socket = table[fd].load(std::memory_order_acquire);
+    Socket* const socket = peek(fd);
     if (socket == nullptr) return {};
-    if (!try_ref(socket)) continue;  // being closed right now: look again
+    if (!SocketRef::try_hold(socket)) continue;  // being closed right now: look again
     SocketRef ref(socket);
     if (table[fd].load(std::memory_order_seq_cst) != socket) continue;
     if (ref.is(Socket::Kind::kInherited)) runtime::inherit(fd, ref);

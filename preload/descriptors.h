@@ -44,18 +44,38 @@ struct Socket {
   Socket* next_free = nullptr;
 };
 
+// Nobody has it any more.
+[[gnu::cold]] void recycle(Socket* socket) noexcept;
+
 // Keeps a Socket from being recycled.
 class SocketRef {
  public:
   SocketRef() noexcept = default;
   explicit SocketRef(Socket* held) noexcept : socket_(held) {}
+  // For who calls drop(). A call takes its reference and then looks whether the number is there still; close() takes the number out
+  // and then looks for references. One of the two must see the other, hence seq_cst in all four places.
+  static bool try_hold(Socket* socket) noexcept {
+    std::uint32_t refs = socket->refs.load(std::memory_order_relaxed);
+    while (refs != 0) {
+      if (socket->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_seq_cst,
+                                             std::memory_order_relaxed)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  static void drop(Socket* socket) noexcept {
+    if (hardly_ever(socket->refs.fetch_sub(1, std::memory_order_acq_rel) == 1)) {
+      recycle(socket);
+    }
+  }
   SocketRef(SocketRef&& other) noexcept : socket_(std::exchange(other.socket_, nullptr)) {}
   SocketRef& operator=(SocketRef&& other) noexcept {
     std::swap(socket_, other.socket_);
     return *this;
   }
   ~SocketRef() {
-    if (socket_ != nullptr) release();
+    if (socket_ != nullptr) drop(socket_);
   }
   explicit operator bool() const noexcept { return socket_ != nullptr; }
   Socket* operator->() const noexcept { return socket_; }
@@ -76,7 +96,6 @@ class SocketRef {
   }
 
  private:
-  void release() noexcept;
   Socket* socket_ = nullptr;
 };
 
@@ -85,10 +104,13 @@ namespace descriptors {
 inline constexpr int kLimit = 1 << 20;
 extern std::atomic<Socket*> table[kLimit];
 
-inline bool managed(int fd) noexcept {
-  return static_cast<unsigned>(fd) < static_cast<unsigned>(kLimit) &&
-         __builtin_expect(table[fd].load(std::memory_order_relaxed) != nullptr, 0);
+// What `fd` names right now; null if it is not managed.
+inline Socket* peek(int fd) noexcept {
+  return static_cast<unsigned>(fd) < static_cast<unsigned>(kLimit)
+             ? table[fd].load(std::memory_order_acquire)
+             : nullptr;
 }
+inline bool managed(int fd) noexcept { return __builtin_expect(peek(fd) != nullptr, 0); }
 
 // What a number names changes in the kernel and here: one such change at a time. Otherwise a number that
 // one thread closes while another duplicates it leaves a copy behind whose stream is closed, or unknown

@@ -15,6 +15,7 @@
 #include "preload/cancellation.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
+#include "rsocket-core/stream_short.h"
 #include "rsocket-core/sys.h"
 
 using namespace ringroad;
@@ -67,6 +68,9 @@ constexpr int kRecvFlags = MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL | MSG_TRUNC | M
                            MSG_CMSG_CLOEXEC | MSG_WAITFORONE;
 constexpr int kSendFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE | MSG_EOR | MSG_CONFIRM |
                            MSG_DONTROUTE;
+
+// Of these, the ones that take what is there.
+constexpr int kPlainRecvFlags = kRecvFlags & ~(MSG_PEEK | MSG_WAITALL | MSG_TRUNC);
 
 // Receives that the kernel has to do.
 constexpr bool is_special_receive(int flags) noexcept { return (flags & ~kRecvFlags) != 0; }
@@ -295,6 +299,47 @@ RR_NOINLINE ssize_t stream_sendfile(int out, int in, off_t* offset, size_t n) {
   return cancellation::caught(real().sendfile, out, in, offset, n);
 }
 
+// ---- The short way of stream_short.h, and else the long one. `socket` is what peek() has found.
+
+template <auto transfer, typename Buffer>
+[[gnu::always_inline]] inline ssize_t transfer_at_once(int fd, Socket* socket, Buffer* buf,
+                                                       size_t n) noexcept {
+  if (!SocketRef::try_hold(socket)) return -1;
+  ssize_t result = -1;
+  if (descriptors::table[fd].load(std::memory_order_seq_cst) == socket &&
+      socket->kind.load(std::memory_order_acquire) == Socket::Kind::kStream) {
+    result = (socket->stream.get()->*transfer)(buf, n);
+  }
+  SocketRef::drop(socket);
+  return result;
+}
+
+template <auto long_way, typename... Args>
+RR_NOINLINE ssize_t go_the_long_way(Args... args) {
+  return cancellation::point<long_way>(args...);
+}
+
+template <auto transfer, auto long_way, int plain_flags = 0, typename Buffer, typename... Flags>
+RR_NOINLINE ssize_t go_the_short_way(int fd, Buffer* buf, size_t n, Socket* socket, Flags... flags) {
+  // Kept in memory: the registers are for the short way.
+  struct {
+    int fd;
+    Buffer* buf;
+    size_t n;
+  } call{fd, buf, n};
+  asm("" : "+m"(call));
+  if (((flags & ~plain_flags) | ... | 0) == 0 && !cancellation::may_be_cancelled()) {
+    const ssize_t result = cancellation::brief(
+        [&]() noexcept __attribute__((always_inline)) { return transfer_at_once<transfer>(fd, socket, buf, n); });
+    if (!hardly_ever(result <= 0)) return result;
+  }
+  return go_the_long_way<long_way>(call.fd, call.buf, call.n, flags...);
+}
+constexpr auto recv_of = go_the_short_way<&Stream::recv_short, stream_recv, kPlainRecvFlags, void, int>;
+constexpr auto read_of = go_the_short_way<&Stream::recv_short, stream_read, 0, void>;
+constexpr auto send_of = go_the_short_way<&Stream::send_short, stream_send, kSendFlags, const void, int>;
+constexpr auto write_of = go_the_short_way<&Stream::send_short, stream_write, 0, const void>;
+
 RR_NOINLINE bool pin(int fd) noexcept {
   Target(fd).to_kernel(Reason::kDescriptorUse);
   return true;
@@ -310,13 +355,15 @@ void hand_back(int fd) {
 // ---- in
 
 ssize_t rr_recv(int fd, void* buf, size_t n, int flags) {
-  if (!descriptors::managed(fd)) return real().recv(fd, buf, n, flags);
-  return cancellation::point<stream_recv>(fd, buf, n, flags);
+  Socket* const socket = descriptors::peek(fd);
+  if (__builtin_expect(socket == nullptr, 1)) return real().recv(fd, buf, n, flags);
+  return recv_of(fd, buf, n, socket, flags);
 }
 
 ssize_t rr_read(int fd, void* buf, size_t n) {
-  if (!descriptors::managed(fd)) return real().read(fd, buf, n);
-  return cancellation::point<stream_read>(fd, buf, n);
+  Socket* const socket = descriptors::peek(fd);
+  if (__builtin_expect(socket == nullptr, 1)) return real().read(fd, buf, n);
+  return read_of(fd, buf, n, socket);
 }
 
 ssize_t rr_readv(int fd, const iovec* iov, int count) {
@@ -366,13 +413,15 @@ ssize_t rr___recvfrom_chk(int fd, void* buf, size_t n, size_t size, int flags, s
 // ---- out
 
 ssize_t rr_send(int fd, const void* buf, size_t n, int flags) {
-  if (!descriptors::managed(fd)) return real().send(fd, buf, n, flags);
-  return cancellation::point<stream_send>(fd, buf, n, flags);
+  Socket* const socket = descriptors::peek(fd);
+  if (__builtin_expect(socket == nullptr, 1)) return real().send(fd, buf, n, flags);
+  return send_of(fd, buf, n, socket, flags);
 }
 
 ssize_t rr_write(int fd, const void* buf, size_t n) {
-  if (!descriptors::managed(fd)) return real().write(fd, buf, n);
-  return cancellation::point<stream_write>(fd, buf, n);
+  Socket* const socket = descriptors::peek(fd);
+  if (__builtin_expect(socket == nullptr, 1)) return real().write(fd, buf, n);
+  return write_of(fd, buf, n, socket);
 }
 
 ssize_t rr_writev(int fd, const iovec* iov, int count) {

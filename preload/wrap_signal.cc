@@ -49,8 +49,12 @@ int call_handler(Handler handler, int signo, siginfo_t* info, void* context) {
 // thread, the call that is under way does so when it is through.
 RR_NOINLINE void run_inside(Handler handler, int signo, siginfo_t* info, void* context) {
   const int saved = errno;
-  if (cancellation::caught(call_handler, handler, signo, info, context) != 0) errno = saved;
-  cancellation::inside = true;
+  const bool was_inside = cancellation::inside;
+  if (cancellation::caught(call_handler, handler, signo, info, context) != 0) {
+    errno = saved;
+    if (!was_inside) signals::look_at_the_end();
+  }
+  cancellation::inside = was_inside;
 }
 
 void run_or_put_off(int signo, siginfo_t* info, void* context) {
@@ -58,7 +62,7 @@ void run_or_put_off(int signo, siginfo_t* info, void* context) {
   const Installed& own = installed[signo];
   const unsigned ran = signals::thread_state.ran;
   const Handler handler = own.handler.load(std::memory_order_relaxed);
-  if (cancellation::inside) {
+  if (cancellation::inside || signals::thread_state.depth != 0) {
     run_inside(handler, signo, info, context);
   } else {
     handler(signo, info, context);

@@ -74,6 +74,17 @@ class Channel {
   // The first `n` bytes of rx_view() are taken; returns credit to the peer when enough is owed.
   virtual void consume(std::size_t n) noexcept = 0;
 
+  // ---- The short way, for what most calls of a program are: all in one, where nothing is to be looked
+  // at more closely (stream_short.h). Keeps errno.
+  // TX. As tx_view(), a copy of `n` bytes, not 0, and commit(), all of them posted. False, and nothing
+  // done: there may be no room, a control message, a failure.
+  virtual bool put(const void*, std::size_t) noexcept { return false; }
+  // RX. As rx_view(), a copy of at most `n` bytes, and consume(): how many. 0: nothing has come, or the
+  // channel is to be asked in detail.
+  virtual std::size_t take(void*, std::size_t) noexcept { return 0; }
+  // A ShmChannel, whose short way is so short that a virtual call would be a good part of it.
+  bool is_shm() const noexcept { return is_shm_; }
+
   // ---- ANY
   virtual std::uint64_t tx_head() const noexcept = 0;
   virtual std::uint64_t tx_posted() const noexcept = 0;
@@ -128,12 +139,14 @@ class Channel {
   virtual void info(ChannelInfo& out) const noexcept = 0;
 
  protected:
-  explicit Channel(std::size_t ring_bytes) noexcept : ring_bytes_(ring_bytes) {}
+  explicit Channel(std::size_t ring_bytes, bool is_shm = false) noexcept
+      : ring_bytes_(ring_bytes), is_shm_(is_shm) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
  private:
   const std::size_t ring_bytes_;
+  const bool is_shm_;
   Proof switch_proof_ = 0;
 };
 

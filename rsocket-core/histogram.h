@@ -31,6 +31,10 @@ struct Log2Histogram {
   }
 
   void add(std::uint64_t value) noexcept { grow(bucket(value), 1); }
+  // REQUIRES: 0 < value <= kLargest.
+  [[gnu::always_inline]] void add_within(std::uint64_t value) noexcept {
+    grow(static_cast<std::size_t>(63 - __builtin_clzll(2 * value - 1)), 1);
+  }
   void add(const Log2Histogram& other) noexcept {
     for (std::size_t i = 0; i < kBuckets; ++i) {
       if (const auto n = other.counts[i].load(std::memory_order_relaxed); n != 0) grow(i, n);
@@ -41,7 +45,7 @@ struct Log2Histogram {
   }
 
  private:
-  void grow(std::size_t i, std::uint64_t n) noexcept {
+  [[gnu::always_inline]] void grow(std::size_t i, std::uint64_t n) noexcept {
     counts[i].store(counts[i].load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   }
 };

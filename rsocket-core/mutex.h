@@ -15,8 +15,10 @@
 //   9 Agent::queue_mutex_      the agent's commands
 #pragma once
 
-#include <pthread.h>
+#include <atomic>
+#include <cstdint>
 
+#include "rsocket-core/hints.h"
 #include "rsocket-core/signals.h"
 
 #if defined(__clang__)
@@ -37,6 +39,8 @@
 
 namespace ringroad {
 
+// A word and the kernel's futex(2). Most locks of a stream are free when they are taken: libc's mutex costs
+// some sixty instructions then, as it has kinds to tell apart and calls between them.
 class RR_CAPABILITY("mutex") Mutex {
  public:
   constexpr Mutex() noexcept = default;
@@ -45,25 +49,43 @@ class RR_CAPABILITY("mutex") Mutex {
 
   void lock() noexcept RR_ACQUIRE() {
     signals::begin();
-    pthread_mutex_lock(&mutex_);
+    if (!take()) wait();
   }
   bool try_lock() noexcept RR_TRY_ACQUIRE(true) {
     signals::begin();
-    if (pthread_mutex_trylock(&mutex_) == 0) return true;
+    if (take()) return true;
     signals::end();
     return false;
   }
   void unlock() noexcept RR_RELEASE() {
-    pthread_mutex_unlock(&mutex_);
+    give();
     signals::end();
   }
+  // The same in a stretch that no handler interrupts, which the caller has begun and does not end before.
+  bool try_lock_within() noexcept RR_TRY_ACQUIRE(true) { return take(); }
+  void unlock_within() noexcept RR_RELEASE() { give(); }
 
   // In the child of a fork only: nobody else is left who could hold it. See
   // signals::forget_after_fork().
-  void reset_after_fork() noexcept { mutex_ = PTHREAD_MUTEX_INITIALIZER; }
+  void reset_after_fork() noexcept { word_.store(kFree, std::memory_order_relaxed); }
 
  private:
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  static constexpr std::uint32_t kFree = 0;
+  static constexpr std::uint32_t kTaken = 1;
+  static constexpr std::uint32_t kAwaited = 2;  // taken, and somebody may sleep
+
+  bool take() noexcept {
+    std::uint32_t free = kFree;
+    return word_.compare_exchange_strong(free, kTaken, std::memory_order_acquire,
+                                         std::memory_order_relaxed);
+  }
+  void give() noexcept {
+    if (hardly_ever(word_.fetch_sub(1, std::memory_order_release) != kTaken)) free_and_wake();
+  }
+  [[gnu::cold]] void wait() noexcept;
+  [[gnu::cold]] void free_and_wake() noexcept;
+
+  std::atomic<std::uint32_t> word_{kFree};
 };
 
 class RR_SCOPED_CAPABILITY MutexLock {

@@ -10,13 +10,13 @@ namespace ringroad {
 MirroredRing::~MirroredRing() { reset(); }
 
 MirroredRing::MirroredRing(MirroredRing&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : base_(std::exchange(other.base_, nullptr)), mask_(std::exchange(other.mask_, 0)) {}
 
 MirroredRing& MirroredRing::operator=(MirroredRing&& other) noexcept {
   if (this != &other) {
     reset();
     base_ = std::exchange(other.base_, nullptr);
-    size_ = std::exchange(other.size_, 0);
+    mask_ = std::exchange(other.mask_, 0);
   }
   return *this;
 }
@@ -36,7 +36,7 @@ bool MirroredRing::map(int fd, std::uint64_t file_offset, std::size_t bytes) noe
     }
   }
   base_ = base;
-  size_ = bytes;
+  mask_ = bytes - 1;
   return true;
 }
 
@@ -49,9 +49,9 @@ bool MirroredRing::create(std::size_t bytes) noexcept {
 }
 
 void MirroredRing::reset() noexcept {
-  if (base_ != nullptr) munmap(base_, 2 * size_);
+  if (base_ != nullptr) munmap(base_, 2 * size());
   base_ = nullptr;
-  size_ = 0;
+  mask_ = 0;
 }
 
 int create_sealed_memfd(const char* name, std::uint64_t bytes) noexcept {

@@ -1,6 +1,7 @@
 #include "rsocket-core/shm_channel.h"
 
 #include <cassert>
+#include <cerrno>
 #include <cstring>
 #include <new>
 
@@ -49,14 +50,15 @@ bool is_fin(const ControlMessage& message) noexcept {
 }  // namespace
 
 ShmChannel::ShmChannel(std::shared_ptr<ShmMemory> memory, ShmSideIndex side, ShmWake wake) noexcept
-    : Channel(memory->ring(0).size()),
+    : Channel(memory->ring(0).size(), true),
       memory_(std::move(memory)),
       mine_(memory_->header().side[static_cast<unsigned>(side)]),
       peer_(memory_->header().side[1 - static_cast<unsigned>(side)]),
       tx_ring_(memory_->ring(static_cast<unsigned>(side))),
       rx_ring_(memory_->ring(1 - static_cast<unsigned>(side))),
       wake_(std::move(wake)),
-      quarter_(ring_bytes() / 4) {}
+      quarter_(ring_bytes() / 4),
+      half_(ring_bytes() / 2) {}
 
 ShmChannel::~ShmChannel() {
   if (!wake_.in_own_process()) return;
@@ -68,7 +70,7 @@ ShmChannel::~ShmChannel() {
 
 Channel::View ShmChannel::tx_view() noexcept {
   const std::uint64_t head = tx_head_.load(kRelaxed);
-  if (head - load(tx_consumed_) > 2 * quarter_) take_credit();
+  if (head - load(tx_consumed_) > half_) take_credit();
   return {tx_ring_.at(head), ring_bytes() - (head - load(tx_consumed_))};
 }
 
@@ -122,14 +124,7 @@ Channel::View ShmChannel::rx_view() noexcept {
 }
 
 void ShmChannel::consume(std::size_t n) noexcept {
-  const std::uint64_t consumed = rx_consumed_.load(kRelaxed) + n;
-  rx_consumed_.store(consumed, kRelease);
-  mine_.consumed.store(consumed, kSeqCst);
-  if ((peer_.waiting.load(kSeqCst) & (kShmWantsRoom | kShmWantsEmpty)) != 0) {
-    wake_for_credit(consumed);
-  }
-  if (peer_closed_.load(kSeqCst)) take_end();
-  check();
+  report_consumed(rx_consumed_.load(kRelaxed) + n);
 }
 
 // ---- Taking in what the peer has done
@@ -268,9 +263,10 @@ void ShmChannel::wake_for_credit(std::uint64_t consumed) noexcept {
   if (bits != 0) wake_peer(bits);
 }
 
-void ShmChannel::wake_peer(std::uint32_t bits) noexcept {
-  if ((peer_.waiting.load(kSeqCst) & bits) == 0) return;
+void ShmChannel::wake_who_waits() noexcept {
+  const int saved = errno;
   if (peer_.waiting.exchange(0, kSeqCst) != 0) wake_.signal_peer();
+  errno = saved;
 }
 
 // ---- The end
@@ -295,8 +291,8 @@ void ShmChannel::info(ChannelInfo& out) const noexcept {
   out.descriptors = ShmWake::kDescriptors;
 }
 
-void ShmChannel::check() const noexcept {
 #ifdef RINGROAD_CHECKS
+void ShmChannel::check() const noexcept {
   // The cursor that can move on meanwhile is loaded second, or first, as the inequality allows.
   const std::uint64_t rx_consumed = load(rx_consumed_);
   const std::uint64_t rx_head = load(rx_head_);
@@ -311,8 +307,8 @@ void ShmChannel::check() const noexcept {
   assert(distance(taken, seen) >= 0);
   assert(distance(control_taken_.load(kAcquire), seen) <=
          static_cast<std::int32_t>(kShmControlSlots));
-#endif
 }
+#endif
 
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_shm_pair(
     std::uint32_t ring_bytes, ShmWakeKind kind) noexcept {

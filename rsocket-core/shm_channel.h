@@ -25,6 +25,7 @@
 // In a forked child an end can only be destroyed; that leaves the parent's stream alone.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -53,6 +54,9 @@ class ShmChannel final : public Channel {
   View rx_view() noexcept override;
   void consume(std::size_t n) noexcept override;
 
+  bool put(const void* from, std::size_t n) noexcept override;
+  std::size_t take(void* to, std::size_t n) noexcept override;
+
   std::uint64_t tx_head() const noexcept override { return load(tx_head_); }
   std::uint64_t tx_posted() const noexcept override { return load(tx_head_); }
   std::uint64_t tx_consumed() const noexcept override { return load(tx_consumed_); }
@@ -75,7 +79,7 @@ class ShmChannel final : public Channel {
     take_credit();
     return tx_consumed() == tx_head();
   }
-  bool control_may_wait() const noexcept override {
+  [[gnu::always_inline]] bool control_may_wait() const noexcept override {
     return peer_.control_tail.load(std::memory_order_relaxed) !=
            control_taken_.load(std::memory_order_relaxed);
   }
@@ -92,16 +96,26 @@ class ShmChannel final : public Channel {
     return cursor.load(std::memory_order_acquire);
   }
 
+  void report_consumed(std::uint64_t consumed) noexcept;
   void take_arrivals() noexcept;
   void take_credit() noexcept;
   void take_control_tail() noexcept;
-  void take_end() noexcept;
-  void wake_peer(std::uint32_t bits) noexcept;
-  void wake_for_credit(std::uint64_t consumed) noexcept;
+  [[gnu::cold]] void take_end() noexcept;
+  [[gnu::always_inline]] void wake_peer(std::uint32_t bits) noexcept {
+    if (hardly_ever((peer_.waiting.load(std::memory_order_seq_cst) & bits) != 0)) {
+      wake_who_waits();
+    }
+  }
+  [[gnu::cold]] void wake_who_waits() noexcept;
+  [[gnu::cold]] void wake_for_credit(std::uint64_t consumed) noexcept;
   void ask_for(std::uint32_t bits) noexcept;
   bool control_room() noexcept;
   void set_failure(Reason reason) noexcept;
+#ifdef RINGROAD_CHECKS
   void check() const noexcept;
+#else
+  void check() const noexcept {}
+#endif
 
   // Never change after construction.
   const std::shared_ptr<ShmMemory> memory_;
@@ -111,6 +125,7 @@ class ShmChannel final : public Channel {
   const MirroredRing& rx_ring_;
   const ShmWake wake_;
   const std::uint64_t quarter_;
+  const std::uint64_t half_;
 
   // Written by TX, and tx_consumed_ by whoever makes progress.
   alignas(64) Cursor tx_head_{0};
@@ -130,6 +145,47 @@ class ShmChannel final : public Channel {
   std::atomic<Reason> failure_{Reason::kNone};
   Mutex control_mutex_;  // one taker at a time
 };
+
+// Where more than half of the ring would be in flight it is time to see what the peer has consumed.
+[[gnu::always_inline]] inline bool ShmChannel::put(const void* from, std::size_t n) noexcept {
+  const std::uint64_t head = tx_head_.load(std::memory_order_relaxed);
+  if (head + n - load(tx_consumed_) > half_ || failed() || control_may_wait()) return false;
+  copy_short(tx_ring_.at(head), from, n);
+  tx_head_.store(head + n, std::memory_order_release);  // as in commit()
+  mine_.tail.store(head + n, std::memory_order_seq_cst);
+  wake_peer(kShmWantsArrivals);
+  check();
+  return true;
+}
+
+// What is taken in here is not believed more easily than by take_arrivals().
+[[gnu::always_inline]] inline std::size_t ShmChannel::take(void* to, std::size_t n) noexcept {
+  const std::uint64_t consumed = rx_consumed_.load(std::memory_order_relaxed);
+  std::uint64_t head = load(rx_head_);
+  if (head == consumed) {
+    const std::uint64_t tail = peer_.tail.load(std::memory_order_acquire);
+    if (tail == head || tail - head > ring_bytes() || failed()) return 0;
+    if (rx_head_.compare_exchange_strong(head, tail, std::memory_order_acq_rel,
+                                         std::memory_order_acquire)) {
+      head = tail;
+    }
+  }
+  n = std::min<std::size_t>(n, head - consumed);
+  copy_short(to, rx_ring_.at(consumed), n);
+  report_consumed(consumed + n);
+  return n;
+}
+
+[[gnu::always_inline]] inline void ShmChannel::report_consumed(std::uint64_t consumed) noexcept {
+  rx_consumed_.store(consumed, std::memory_order_release);
+  mine_.consumed.store(consumed, std::memory_order_seq_cst);
+  constexpr std::uint32_t kCredit = kShmWantsRoom | kShmWantsEmpty;
+  if (hardly_ever((peer_.waiting.load(std::memory_order_seq_cst) & kCredit) != 0)) {
+    wake_for_credit(consumed);
+  }
+  if (hardly_ever(peer_closed_.load(std::memory_order_seq_cst))) take_end();
+  check();
+}
 
 // The two ends of a stream inside one process: connector and listener. Null, null when the system
 // has no memory or descriptors left. REQUIRES: valid_ring_bytes(ring_bytes).

@@ -29,6 +29,7 @@ bool put_off(int signo, siginfo_t* info, void* context) noexcept {
 }
 
 void deliver() noexcept {
+  if (thread_state.depth != 0) return;
   const int saved = errno;
   const std::uint64_t mask = std::exchange(thread_state.put_off, 0);
   sys::raw(SYS_rt_sigprocmask, SIG_UNBLOCK, sys::word(&mask), 0, sizeof mask);

@@ -13,6 +13,8 @@
 #include <csignal>
 #include <cstdint>
 
+#include "rsocket-core/hints.h"
+
 namespace ringroad::signals {
 
 // Bits: what SA_RESTART says of handlers that ran.
@@ -23,22 +25,29 @@ constexpr unsigned kInterrupting = 2;
 struct ThreadState {
   unsigned depth = 0;         // stretches around this point
   unsigned ran = kNone;       // what the wrapped handlers were; a sleep clears it when it begins
-  std::uint64_t put_off = 0;  // signals that are blocked until depth is 0; bit 0 is signal 1
+  // Signals that are blocked until depth is 0; bit 0 is signal 1. That of SIGKILL, which cannot be: what is
+  // to be done then is not only for the kernel.
+  std::uint64_t put_off = 0;
 };
 
 inline thread_local constinit ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
-// The kernel has them delivered before this returns. Keeps errno.
-void deliver() noexcept;
+// If depth is 0: the kernel has them delivered before this returns. Keeps errno.
+[[gnu::cold]] void deliver() noexcept;
 
 // A handler can see the thread between any two instructions, but nobody else can.
 inline void begin() noexcept {
   ++thread_state.depth;
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
-inline void end() noexcept {
+// True: deliver() is to follow.
+inline bool end_without_delivery() noexcept {
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  if (--thread_state.depth == 0 && __builtin_expect(thread_state.put_off != 0, 0)) deliver();
+  --thread_state.depth;
+  return hardly_ever(thread_state.put_off != 0);
+}
+inline void end() noexcept {
+  if (end_without_delivery()) deliver();
 }
 
 class Later {
@@ -70,6 +79,9 @@ class Now {
 // For the wrapped handler. True: the signal was put off, and the handler is not to run. `context`
 // is its third argument.
 bool put_off(int signo, siginfo_t* info, void* context) noexcept;
+
+// A handler ran inside a stretch, as it could not be put off: whoever ends it shall look.
+inline void look_at_the_end() noexcept { thread_state.put_off |= std::uint64_t{1} << (SIGKILL - 1); }
 
 // In the child of a fork, which is inside the stretches of its parent's locks.
 void forget_after_fork() noexcept;

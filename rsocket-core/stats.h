@@ -47,7 +47,8 @@ struct Counters {
   std::atomic<std::uint64_t> rx_messages[2];
 
   // One writer at a time (the lock of that direction), so no read-modify-write is needed.
-  static void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) noexcept {
+  [[gnu::always_inline]] static void add(std::atomic<std::uint64_t>& counter,
+                                         std::uint64_t n) noexcept {
     counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   }
 };

@@ -131,6 +131,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   enum class Sleep : std::uint8_t { kCancellable, kUncancellable };
   ssize_t send(const iovec* iov, int count, int flags, Sleep sleep = Sleep::kCancellable) noexcept;
   ssize_t recv(const iovec* iov, int count, int flags) noexcept;
+  // The same of one piece, without flags, if that is possible in a few instructions (stream_short.h).
+  // -1: it is not, and nothing has been done.
+  ssize_t send_short(const void* from, std::size_t n) noexcept;
+  ssize_t recv_short(void* to, std::size_t n) noexcept;
   int shutdown(int how) noexcept;
   int take_error() noexcept;         // SO_ERROR
   int unread_bytes() noexcept;       // FIONREAD
@@ -336,6 +340,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   };
 
   // stream_io.cc
+  ssize_t send_long(const iovec* iov, int count, int flags, Sleep sleep) noexcept;
+  ssize_t recv_long(const iovec* iov, int count, int flags) noexcept;
   IoResult try_send(const iovec* iov, int count, std::size_t skip, int flags) noexcept
       RR_REQUIRES(tx_mutex_);
   IoResult try_recv(const iovec* iov, int count, std::size_t skip, int flags) noexcept
@@ -367,9 +373,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // What a call of the program's has transferred in all.
   void count_size(bool sent, std::size_t bytes) noexcept {
     (sent ? slot_->counts.tx_sizes : slot_->counts.rx_sizes).add(bytes);
-  }
-  bool is_stalled() const noexcept RR_REQUIRES(tx_mutex_) {
-    return slot_->stalled_since_ns.load(std::memory_order_relaxed) != 0;
   }
   void stall_begins() noexcept RR_REQUIRES(tx_mutex_);
   void stall_ends() noexcept RR_REQUIRES(tx_mutex_);
@@ -575,6 +578,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool wrote_since_freeze_ = false;
   bool peer_closed_ = false;         // TCP ended after an orderly FIN
   bool peer_closing_ = false;        // its FIN said that this will come
+  bool shut_wr_ = false;             // program asked for it: no more sends
+  bool stalled_ RR_GUARDED_BY(tx_mutex_) = false;  // a send waits for room
   bool follows_ = false;             // our FIN came after such a one
   std::int64_t follow_until_ns_ = 0;
   std::atomic<int> error_{0};        // to be reported once, by whichever call comes first
@@ -584,7 +589,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool start_when_back_ = false;
   std::int64_t switched_ns_ = 0;     // when it last came to a channel
   bool pending_shut_wr_ = false;     // program wants it; not on the wire yet
-  bool shut_wr_ = false;             // program asked for it: no more sends
   bool shut_rd_ = false;
   bool kernel_shut_rd_ = false;  // the kernel was told
   std::atomic<bool> app_closed_{false};

@@ -10,15 +10,15 @@
 #include <cstring>
 #include <utility>
 
-#include "rsocket-core/stream.h"
+#include "rsocket-core/stream_short.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad {
 namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
-// A large send enters the ring in pieces, so that the receiver can start on the first.
-constexpr std::size_t kCommitBytes = 64 * 1024;
+// Flags of receives that do more than to take what is there.
+constexpr int kRecvMore = MSG_PEEK | MSG_WAITALL | MSG_TRUNC;
 
 std::size_t total_bytes(const iovec* iov, int count) noexcept {
   std::size_t total = 0;
@@ -93,7 +93,7 @@ void Stream::count_kernel_io(bool sent, ssize_t result) noexcept {
 
 void Stream::stall_begins() noexcept {
   stats::Counters::add(slot_->counts.stalls, 1);
-  if (is_stalled()) return;
+  if (std::exchange(stalled_, true)) return;
   slot_->stalled_since_ns.store(sys::now_ns(), std::memory_order_relaxed);
 }
 
@@ -103,6 +103,7 @@ void Stream::stall_ends() noexcept {
   slot_->counts.waits.add(stats::wait_units(waited));
   stats::Counters::add(slot_->counts.waited_ns, waited);
   slot_->stalled_since_ns.store(0, std::memory_order_relaxed);
+  stalled_ = false;
 }
 
 void Stream::note_use(std::size_t messages, std::size_t bytes) noexcept {
@@ -139,6 +140,14 @@ Stream::IoResult Stream::kernel_refused(std::size_t done) noexcept {
 
 ssize_t Stream::send(const iovec* iov, int count_iov, int flags, Sleep sleep) noexcept {
   const signals::Later whole;  // a handler sends before it or after it, not in between its pieces
+  if (count_iov == 1) {
+    const ssize_t sent = send_short(iov->iov_base, iov->iov_len);
+    if (sent > 0) return sent;
+  }
+  return send_long(iov, count_iov, flags, sleep);
+}
+
+ssize_t Stream::send_long(const iovec* iov, int count_iov, int flags, Sleep sleep) noexcept {
   touch();
   const int saved_errno = errno;
   const std::size_t total = total_bytes(iov, count_iov);
@@ -161,7 +170,7 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags, Sleep sleep) no
           stats::Counters::add(slot_->counts.traffic.tx_messages[by_channel], 1);
         }
         if (done + r.bytes >= total) count_size(true, total);
-        if (is_stalled()) stall_ends();
+        if (stalled_) stall_ends();
       }
     }
     if (r.step == Step::kDone) {
@@ -326,6 +335,14 @@ void Stream::skip_verified() noexcept {
 
 ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
   const signals::Later whole;
+  if (count_iov == 1 && (flags & kRecvMore) == 0) {
+    const ssize_t taken = recv_short(iov->iov_base, iov->iov_len);
+    if (taken > 0) return taken;
+  }
+  return recv_long(iov, count_iov, flags);
+}
+
+ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
   touch();
   const int saved_errno = errno;
   const std::size_t total = total_bytes(iov, count_iov);

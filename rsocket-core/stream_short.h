@@ -1,0 +1,58 @@
+// The short way of the program's sends and receives: one piece, in one go, on a stream that is on its
+// channel and of which nothing else is to be told. Everything else goes the long way (stream_io.cc), which
+// gives the same answers and more.
+//
+// That the state is ON_CHANNEL says most of it, as it only changes with both locks: bytes are sent to the
+// channel, the peer's token was seen, and no RESUME was.
+//
+// No handler of a signal may run meanwhile: the caller is inside a stretch of signals.h.
+#pragma once
+
+#include "rsocket-core/shm_channel.h"
+#include "rsocket-core/stream.h"
+
+namespace ringroad {
+
+// A large send enters the ring in pieces, so that the receiver can start on the first.
+inline constexpr std::size_t kCommitBytes = 64 * 1024;
+
+[[gnu::always_inline]] inline ssize_t Stream::send_short(const void* from, std::size_t n) noexcept {
+  if (n - 1 >= kCommitBytes || !tx_mutex_.try_lock_within()) return -1;
+  stats::StreamCounts& counts = slot_->counts;
+  bool sent = false;
+  if (state_.load(std::memory_order_relaxed) == State::kOnChannel &&
+      !(peer_closed_ | peer_closing_ | shut_wr_ | stalled_) &&
+      error_.load(std::memory_order_relaxed) == 0) {
+    sent = hardly_ever(!channel_->is_shm()) ? channel_->put(from, n)
+                                            : static_cast<ShmChannel&>(*channel_).put(from, n);
+  }
+  if (sent) {
+    touched_.store(true, std::memory_order_relaxed);
+    stats::Counters::add(counts.traffic.tx_bytes[1], n);
+    stats::Counters::add(counts.traffic.tx_messages[1], 1);
+    counts.tx_sizes.add_within(n);
+  }
+  tx_mutex_.unlock_within();
+  return sent ? static_cast<ssize_t>(n) : -1;
+}
+
+[[gnu::always_inline]] inline ssize_t Stream::recv_short(void* to, std::size_t n) noexcept {
+  if (n - 1 >= stats::Log2Histogram::kLargest || !rx_mutex_.try_lock_within()) return -1;
+  stats::StreamCounts& counts = slot_->counts;
+  std::size_t taken = 0;
+  if (state_.load(std::memory_order_relaxed) == State::kOnChannel && tcp_rx_ == boundary_ &&
+      verified_ == 0) {
+    taken = hardly_ever(!channel_->is_shm()) ? channel_->take(to, n)
+                                             : static_cast<ShmChannel&>(*channel_).take(to, n);
+  }
+  if (taken > 0) {
+    touched_.store(true, std::memory_order_relaxed);
+    stats::Counters::add(counts.traffic.rx_bytes[1], taken);
+    stats::Counters::add(counts.traffic.rx_messages[1], 1);
+    counts.rx_sizes.add_within(taken);
+  }
+  rx_mutex_.unlock_within();
+  return taken > 0 ? static_cast<ssize_t>(taken) : -1;
+}
+
+}  // namespace ringroad
