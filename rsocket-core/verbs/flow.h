@@ -3,8 +3,9 @@
 // here, so all of it is tested without a device (tests/verbs/flow_test.cc).
 //
 // Each end keeps kPostedReceives receives posted. Every message of the peer, data or control, takes
-// one, and it is posted again as soon as its completion has been processed: nothing waits for the
-// application. Every message carries the sender's two cumulative counts:
+// one, and it is posted again when its completion has been processed, kRepostBatch of them at once
+// (or before the end sleeps): nothing waits for the application. Every message carries the sender's
+// two cumulative counts:
 //
 //   reposted   receives of the sender that the peer has used and the sender has posted again
 //   consumed   bytes that the sender's application has taken from its receive ring
@@ -24,19 +25,22 @@
 //    kStreamReserve has room for them.
 //  - Ack-triggered kCredit: it is sent when half of the data receives are owed, so a message that
 //    only acknowledges is itself acknowledged by a fraction of a message: no ping-pong.
-//  - Let A reach `data receives` outstanding. B, by the time it has processed half of them, owes
-//    that many and tells A, if B may send. What A sends until it hears that is triggered by
-//    messages that B sent before: these consume at most one ring, which triggers at most 4 kCredit
-//    (one a quarter), and number at most kPostedReceives, which triggers at most 3 (one each half
-//    of the data receives). 7 < kCreditReserve, so A does not come to the end of its reserve before
-//    it hears from B. By symmetry neither does B; were one the first to be stuck, the other would
-//    not have been stuck before it, so it would have told. Hence neither ever is.
+//  - Let A reach `data receives` outstanding. B, by the time it has processed half of them, and
+//  what is
+//    less than a batch, owes half of them and tells A, if B may send. What A sends until it hears
+//    that is triggered by messages that B sent before: these consume at most one ring, which
+//    triggers at most 4 kCredit (one a quarter), and number at most kPostedReceives, which triggers
+//    at most 3 (one each half of the data receives). 7 < kCreditReserve, so A does not come to the
+//    end of its reserve before it hears from B. By symmetry neither does B; were one the first to
+//    be stuck, the other would not have been stuck before it, so it would have told. Hence neither
+//    ever is.
 //  - Room: a sender that waits for room has at least a quarter of a ring under way or unread. When
 //    the reader takes it, a quarter is owed at some point, and a message says so. What stays
 //    unreported is always less than a quarter, so a peer that has read everything leaves the sender
 //    more than three quarters of its ring.
 //  - Messages: a sender that waits for receives has all data receives outstanding; processing half
-//    of them makes the peer owe a kCredit. Processing needs no application, only progress().
+//    of them, and what is less than a batch, makes the peer owe a kCredit. Processing needs no
+//    application, only progress().
 #pragma once
 
 #include <atomic>
@@ -50,6 +54,9 @@ inline constexpr std::uint32_t kDataReceives = 64;
 inline constexpr std::uint32_t kCreditReserve = 8;
 inline constexpr std::uint32_t kStreamReserve = 8;
 inline constexpr std::uint32_t kPostedReceives = kDataReceives + kCreditReserve + kStreamReserve;
+// Used receives are posted again by so many.
+inline constexpr std::uint32_t kRepostBatch = 8;
+static_assert(kDataReceives / 2 + kRepostBatch - 1 <= kDataReceives);
 static_assert(4 + (kPostedReceives + kDataReceives / 2 - 1) / (kDataReceives / 2) < kCreditReserve,
               "the argument above");
 
@@ -73,9 +80,14 @@ struct FlowCounts {
 };
 
 // `consumed` is rounded down to a whole unit of 1 << shift.
-std::uint32_t encode_immediate(const FlowCounts& counts, unsigned shift) noexcept;
+inline std::uint32_t encode_immediate(const FlowCounts& counts, unsigned shift) noexcept {
+  return (counts.reposted & 0xffffU) << 16 |
+         static_cast<std::uint32_t>((counts.consumed >> shift) & 0xffffU);
+}
 // What encode_immediate() of these counts tells.
-FlowCounts told_by_immediate(const FlowCounts& counts, unsigned shift) noexcept;
+inline FlowCounts told_by_immediate(const FlowCounts& counts, unsigned shift) noexcept {
+  return {counts.reposted, counts.consumed >> shift << shift};
+}
 
 // The sending half: what is under way to the peer. sent() under the send-queue lock, acked() under
 // the receive-queue lock, the rest anywhere: acks only widen the window for a sender, and sends only
@@ -98,7 +110,15 @@ class SendWindow {
   // Before the message is posted: its acknowledgement can be quick.
   void sent() noexcept { sent_.fetch_add(1, std::memory_order_release); }
   // The peer has reposted `reposted` receives altogether. False when it cannot have.
-  bool acked(std::uint32_t reposted) noexcept;
+  bool acked(std::uint32_t reposted) noexcept {
+    if (reposted - acked_count() > outstanding()) return false;
+    believe(reposted);
+    return true;
+  }
+  // As acked(), of what decode_immediate() has found possible.
+  void believe(std::uint32_t reposted) noexcept {
+    acked_.store(reposted, std::memory_order_release);
+  }
 
  private:
   std::uint32_t data_limit_ = 0;
@@ -109,9 +129,21 @@ class SendWindow {
 // Takes a peer's immediate apart. `acked` and `tx_consumed` are what it told before, `outstanding`
 // the messages it has not acknowledged, `tx_posted` the bytes sent to it. False when the immediate
 // tells what cannot be: more receives reposted than were used, or bytes consumed that were not sent.
-bool decode_immediate(std::uint32_t immediate, unsigned shift, std::uint32_t acked,
-                      std::uint32_t outstanding, std::uint64_t tx_consumed,
-                      std::uint64_t tx_posted, FlowCounts& out) noexcept;
+inline bool decode_immediate(std::uint32_t immediate, unsigned shift, std::uint32_t acked,
+                             std::uint32_t outstanding, std::uint64_t tx_consumed,
+                             std::uint64_t tx_posted, FlowCounts& out) noexcept {
+  const std::uint32_t newly_reposted = ((immediate >> 16) - acked) & 0xffffU;
+  if (newly_reposted > outstanding) return false;
+  const std::uint64_t units = tx_consumed >> shift;
+  const std::uint64_t newly_consumed = (immediate - units) & 0xffffU;
+  // Rounding down can fall behind what a control message told exactly, but never into an earlier
+  // unit: the counts only grow.
+  const std::uint64_t consumed =
+      newly_consumed == 0 ? tx_consumed : (units + newly_consumed) << shift;
+  if (consumed > tx_posted) return false;
+  out = {acked + newly_reposted, consumed};
+  return true;
+}
 
 // True when `now` differs so much from what the peer was `told` that it deserves a message.
 constexpr bool owes_credit(const FlowCounts& now, const FlowCounts& told,

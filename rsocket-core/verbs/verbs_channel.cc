@@ -58,6 +58,14 @@ bool VerbsChannel::established(CmId id, const Hello& peer) noexcept {
   peer_ring_ = peer.ring_addr;
   peer_rkey_ = peer.rkey;
   window_.open(peer.credits);
+  {
+    MutexLock lock(send_mutex_);
+    data_bytes_.lkey = queues_.transmit_lkey();
+    data_request_.sg_list = &data_bytes_;
+    data_request_.num_sge = 1;
+    data_request_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    data_request_.wr.rdma.rkey = peer_rkey_;
+  }
 
   info_.carrier = Carrier::kRdma;
   std::snprintf(info_.device, sizeof info_.device, "%s", ibv_get_device_name(id->verbs->device));
@@ -111,6 +119,7 @@ bool VerbsChannel::arm() noexcept {
   bool arrived = false;
   {
     MutexLock lock(receive_mutex_);
+    repost();
     // A request stands until its event has been drained, so one is enough for all sleepers.
     if (!armed_ && !failed()) {
       if (ibv_req_notify_cq(queues_.receive_cq(), 0) != 0) request_failure(Reason::kQpError);

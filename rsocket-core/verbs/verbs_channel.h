@@ -57,6 +57,9 @@ class VerbsChannel final : public Channel {
   View rx_view() noexcept override;
   void consume(std::size_t n) noexcept override RR_EXCLUDES(send_mutex_);
 
+  bool put(const void* from, std::size_t n) noexcept override RR_EXCLUDES(send_mutex_);
+  std::size_t take(void* to, std::size_t n) noexcept override RR_EXCLUDES(send_mutex_);
+
   std::uint64_t tx_head() const noexcept override { return tx_head_.load(kAcquire); }
   std::uint64_t tx_posted() const noexcept override { return tx_posted_.load(kAcquire); }
   std::uint64_t tx_consumed() const noexcept override { return tx_consumed_.load(kAcquire); }
@@ -87,27 +90,48 @@ class VerbsChannel final : public Channel {
                std::size_t ring_bytes) noexcept;
 
   // ---- verbs_send.cc
-  bool send_slot_free(std::uint32_t reserve) noexcept RR_REQUIRES(send_mutex_);
-  void collect_sends() noexcept RR_REQUIRES(send_mutex_);
+  [[gnu::always_inline]] bool send_slot_free(std::uint32_t reserve) noexcept
+      RR_REQUIRES(send_mutex_);
+  [[gnu::noinline]] void collect_sends() noexcept RR_REQUIRES(send_mutex_);
+  [[gnu::always_inline]] bool post_message(std::uint64_t from, std::uint64_t n) noexcept
+      RR_REQUIRES(send_mutex_);
   void post_data() noexcept RR_REQUIRES(send_mutex_);
   void post_owed_credit() noexcept RR_REQUIRES(send_mutex_);
   bool post_control(ControlMessage message, bool signalled) noexcept RR_REQUIRES(send_mutex_);
-  bool post(ibv_send_wr& request, bool signalled) noexcept RR_REQUIRES(send_mutex_);
-  FlowCounts counts() const noexcept;
-  FlowCounts told() const noexcept;
-  void set_told(const FlowCounts& counts) noexcept RR_REQUIRES(send_mutex_);
-  bool owes() const noexcept;
-  bool owes_end() const noexcept;
+  [[gnu::always_inline]] bool post(ibv_send_wr& request, bool signalled) noexcept
+      RR_REQUIRES(send_mutex_);
+  [[gnu::always_inline]] FlowCounts counts() const noexcept {
+    return {reposted_.load(kAcquire), rx_consumed_.load(kAcquire)};
+  }
+  [[gnu::always_inline]] FlowCounts told() const noexcept {
+    return {told_reposted_.load(std::memory_order_relaxed),
+            told_consumed_.load(std::memory_order_relaxed)};
+  }
+  [[gnu::always_inline]] void set_told(const FlowCounts& counts) noexcept RR_REQUIRES(send_mutex_);
+  // A stale view of what was told can only be too low: the counts are looked at again under the
+  // lock.
+  [[gnu::always_inline]] bool owes() const noexcept {
+    return owes_credit(counts(), told(), ring_bytes()) || owes_end();
+  }
+  // A peer that has closed waits to hear that everything was consumed.
+  [[gnu::always_inline]] bool owes_end() const noexcept {
+    const std::uint64_t consumed = rx_consumed_.load(kAcquire);
+    return consumed == peer_end_.load(kAcquire) &&
+           consumed != told_consumed_.load(std::memory_order_relaxed);
+  }
 
   // ---- verbs_receive.cc
   bool poll_receives() noexcept RR_REQUIRES(receive_mutex_) RR_EXCLUDES(send_mutex_);
-  bool take_in(const ibv_wc& completion) noexcept RR_REQUIRES(receive_mutex_);
-  bool take_data(std::uint32_t bytes, std::uint32_t immediate) noexcept RR_REQUIRES(receive_mutex_);
-  bool take_message(const ControlMessage& message) noexcept RR_REQUIRES(receive_mutex_);
-  bool take_counts(const FlowCounts& counts) noexcept RR_REQUIRES(receive_mutex_);
+  [[gnu::noinline]] void repost() noexcept RR_REQUIRES(receive_mutex_);
+  [[gnu::always_inline]] bool take_in(const ibv_wc& completion) noexcept
+      RR_REQUIRES(receive_mutex_);
+  [[gnu::always_inline]] bool take_data(std::uint32_t bytes, std::uint32_t immediate) noexcept
+      RR_REQUIRES(receive_mutex_);
+  [[gnu::noinline]] bool take_message(const ControlMessage& message) noexcept
+      RR_REQUIRES(receive_mutex_);
   bool serve_marks() noexcept RR_EXCLUDES(receive_mutex_, send_mutex_);
   // Any thread, with or without the locks.
-  void request_failure(Reason reason) noexcept;
+  [[gnu::cold]] void request_failure(Reason reason) noexcept;
 
   const std::shared_ptr<ChannelRegistry> registry_;
   const PromotionId promotion_;
@@ -130,9 +154,16 @@ class VerbsChannel final : public Channel {
   alignas(64) Mutex receive_mutex_;
   std::atomic<std::uint32_t> look_again_{0};
   bool armed_ RR_GUARDED_BY(receive_mutex_) = false;
+  static constexpr int kPollBatch = 16;
+  // Slots of receives that are not posted again yet.
+  std::array<std::uint32_t, kRepostBatch + kPollBatch> used_ RR_GUARDED_BY(receive_mutex_);
+  std::uint32_t used_count_ RR_GUARDED_BY(receive_mutex_) = 0;
 
   alignas(64) Mutex send_mutex_;
   SendWindow window_;
+  // Of data: all but what is each message's own is filled in once.
+  ibv_sge data_bytes_ RR_GUARDED_BY(send_mutex_){};
+  ibv_send_wr data_request_ RR_GUARDED_BY(send_mutex_){};
   std::uint64_t posted_sends_ RR_GUARDED_BY(send_mutex_) = 0;     // work requests, ever
   std::uint64_t completed_sends_ RR_GUARDED_BY(send_mutex_) = 0;  // known to be complete
   std::uint64_t last_signalled_ RR_GUARDED_BY(send_mutex_) = 0;   // posted_sends_ after it

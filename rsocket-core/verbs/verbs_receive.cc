@@ -1,14 +1,15 @@
 // The receiving half of a VerbsChannel.
 #include <endian.h>
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
+#include <utility>
 
 #include "rsocket-core/verbs/verbs_channel.h"
 
 namespace ringroad {
 namespace {
-
-constexpr int kPollBatch = 16;
 
 // Whether the fields that depend on nothing are as wire.h draws them.
 bool well_formed(const ControlMessage& message) noexcept {
@@ -23,6 +24,33 @@ bool well_formed(const ControlMessage& message) noexcept {
 
 }  // namespace
 
+inline bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate) noexcept {
+  const std::uint64_t head = rx_head_.load(std::memory_order_relaxed);
+  if (bytes == 0 || bytes > ring_bytes() - (head - rx_consumed())) return false;
+  FlowCounts counts;
+  if (!decode_immediate(immediate, shift_, window_.acked_count(), window_.outstanding(),
+                        tx_consumed(), tx_posted(), counts)) {
+    return false;
+  }
+  window_.believe(counts.reposted);
+  tx_consumed_.store(counts.consumed, kRelease);
+  rx_head_.store(head + bytes, kRelease);
+  return true;
+}
+
+inline bool VerbsChannel::take_in(const ibv_wc& completion) noexcept {
+  switch (completion.opcode) {
+    case IBV_WC_RECV_RDMA_WITH_IMM:
+      return take_data(completion.byte_len, be32toh(completion.imm_data));
+    case IBV_WC_RECV:
+      return completion.byte_len == sizeof(ControlMessage) &&
+             (completion.wc_flags & IBV_WC_WITH_IMM) == 0 &&
+             take_message(*queues_.receive_slot(completion.wr_id));
+    default:
+      return false;
+  }
+}
+
 Channel::View VerbsChannel::rx_view() noexcept {
   const std::uint64_t from = rx_consumed_.load(std::memory_order_relaxed);
   return {queues_.receive_ring().at(from), rx_head() - from};
@@ -33,6 +61,25 @@ void VerbsChannel::consume(std::size_t n) noexcept {
   if (!owes()) return;
   MutexLock lock(send_mutex_);
   post_owed_credit();
+}
+
+std::size_t VerbsChannel::take(void* to, std::size_t n) noexcept {
+  const std::uint64_t from = rx_consumed_.load(std::memory_order_relaxed);
+  const int saved = errno;
+  if (rx_head() == from) {
+    // As progress(), by who holds the lock anyway.
+    if (!receive_mutex_.try_lock_within()) return 0;
+    poll_receives();
+    receive_mutex_.unlock_within();
+    if (look_again_.fetch_add(0, std::memory_order_seq_cst) != 0) serve_marks();
+  }
+  n = std::min<std::size_t>(n, rx_head() - from);
+  if (n > 0) {
+    copy_short(to, queues_.receive_ring().at(from), n);
+    consume(n);
+  }
+  errno = saved;
+  return n;
 }
 
 void VerbsChannel::progress() noexcept {
@@ -62,11 +109,10 @@ bool VerbsChannel::poll_receives() noexcept {
     requested = requested_failure_.load(kAcquire);
     std::array<ibv_wc, kPollBatch> done;
     int n;
-    while ((n = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data())) > 0) {
-      arrived = true;
-      std::array<std::uint32_t, kPollBatch> slots;
-      std::uint32_t used = 0;
+    do {
+      n = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data());
       for (int i = 0; i < n; ++i) {
+        arrived = true;
         const ibv_wc& completion = done[static_cast<std::size_t>(i)];
         if (completion.status != IBV_WC_SUCCESS) {
           request_failure(Reason::kQpError);
@@ -77,15 +123,10 @@ bool VerbsChannel::poll_receives() noexcept {
           failure_.store(requested_failure_.load(kAcquire), kRelease);
           return true;
         }
-        slots[used++] = static_cast<std::uint32_t>(completion.wr_id);
+        used_[used_count_++] = static_cast<std::uint32_t>(completion.wr_id);
       }
-      if (requested_failure_.load(kAcquire) != Reason::kNone) continue;
-      if (!queues_.post_receives(slots.data(), used)) {
-        request_failure(Reason::kQpError);
-      } else {
-        reposted_.fetch_add(used, kRelease);
-      }
-    }
+      if (used_count_ >= kRepostBatch) repost();
+    } while (n == kPollBatch);  // fewer: the queue is empty
     if (n < 0) request_failure(Reason::kQpError);
   } while (requested_failure_.load(kAcquire) != requested);
 
@@ -101,44 +142,23 @@ bool VerbsChannel::poll_receives() noexcept {
   return arrived;
 }
 
-bool VerbsChannel::take_in(const ibv_wc& completion) noexcept {
-  switch (completion.opcode) {
-    case IBV_WC_RECV_RDMA_WITH_IMM:
-      return take_data(completion.byte_len, be32toh(completion.imm_data));
-    case IBV_WC_RECV:
-      return completion.byte_len == sizeof(ControlMessage) &&
-             (completion.wc_flags & IBV_WC_WITH_IMM) == 0 &&
-             take_message(*queues_.receive_slot(completion.wr_id));
-    default:
-      return false;
+void VerbsChannel::repost() noexcept {
+  const std::uint32_t used = std::exchange(used_count_, 0);
+  if (requested_failure_.load(kAcquire) != Reason::kNone) return;
+  if (!queues_.post_receives(used_.data(), used)) {
+    request_failure(Reason::kQpError);
+  } else {
+    reposted_.fetch_add(used, kRelease);
   }
-}
-
-bool VerbsChannel::take_counts(const FlowCounts& counts) noexcept {
-  if (!window_.acked(counts.reposted)) return false;
-  tx_consumed_.store(counts.consumed, kRelease);
-  return true;
-}
-
-bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate) noexcept {
-  const std::uint64_t head = rx_head_.load(std::memory_order_relaxed);
-  if (bytes == 0 || bytes > ring_bytes() - (head - rx_consumed())) return false;
-  FlowCounts counts;
-  if (!decode_immediate(immediate, shift_, window_.acked_count(), window_.outstanding(),
-                        tx_consumed(), tx_posted(), counts) ||
-      !take_counts(counts)) {
-    return false;
-  }
-  rx_head_.store(head + bytes, kRelease);
-  return true;
 }
 
 bool VerbsChannel::take_message(const ControlMessage& message) noexcept {
   const std::uint64_t newly_consumed = message.consumed - tx_consumed();
   if (!well_formed(message) || newly_consumed > tx_posted() - tx_consumed() ||
-      !take_counts({message.credits, message.consumed})) {
+      !window_.acked(message.credits)) {
     return false;
   }
+  tx_consumed_.store(message.consumed, kRelease);
   if (message.type == static_cast<std::uint8_t>(ControlType::kCredit)) return true;
   if (message.type == static_cast<std::uint8_t>(ControlType::kFin) &&
       peer_end_.load(std::memory_order_relaxed) == kNoEnd) {

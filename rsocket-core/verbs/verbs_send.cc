@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 
 #include "rsocket-core/verbs/verbs_channel.h"
 
@@ -16,30 +17,48 @@ constexpr std::uint32_t kControlSlots = kCreditReserve + kStreamReserve;
 
 }  // namespace
 
-FlowCounts VerbsChannel::counts() const noexcept {
-  return {reposted_.load(kAcquire), rx_consumed_.load(kAcquire)};
-}
-
-FlowCounts VerbsChannel::told() const noexcept {
-  return {told_reposted_.load(std::memory_order_relaxed),
-          told_consumed_.load(std::memory_order_relaxed)};
-}
-
-void VerbsChannel::set_told(const FlowCounts& told_now) noexcept {
+inline void VerbsChannel::set_told(const FlowCounts& told_now) noexcept {
   told_reposted_.store(told_now.reposted, std::memory_order_relaxed);
   told_consumed_.store(told_now.consumed, std::memory_order_relaxed);
 }
 
-// A stale view of what was told can only be too low: the counts are looked at again under the lock.
-bool VerbsChannel::owes() const noexcept {
-  return owes_credit(counts(), told(), ring_bytes()) || owes_end();
+inline bool VerbsChannel::send_slot_free(std::uint32_t reserve) noexcept {
+  if (posted_sends_ - completed_sends_ >= kSendSlots / 2) collect_sends();
+  const bool free = posted_sends_ - completed_sends_ < kSendSlots - reserve;
+  if (!free) awaits_send_.store(true, kRelease);
+  return free;
 }
 
-// A peer that has closed waits to hear that everything was consumed.
-bool VerbsChannel::owes_end() const noexcept {
-  const std::uint64_t consumed = rx_consumed_.load(kAcquire);
-  return consumed == peer_end_.load(kAcquire) &&
-         consumed != told_consumed_.load(std::memory_order_relaxed);
+inline bool VerbsChannel::post(ibv_send_wr& request, bool signalled) noexcept {
+  ++posted_sends_;
+  request.wr_id = posted_sends_;
+  if (signalled || posted_sends_ - last_signalled_ >= kSignalEvery) {
+    request.send_flags |= IBV_SEND_SIGNALED;
+    last_signalled_ = posted_sends_;
+  }
+  ibv_send_wr* bad = nullptr;
+  if (ibv_post_send(queues_.qp(), &request, &bad) == 0) return true;
+  request_failure(Reason::kQpError);
+  return false;
+}
+
+// REQUIRES: credit, a free entry of the send queue, and that it does not cross the ring's end.
+inline bool VerbsChannel::post_message(std::uint64_t from, std::uint64_t n) noexcept {
+  const FlowCounts now = counts();
+  data_bytes_.addr = reinterpret_cast<std::uintptr_t>(queues_.transmit_ring().at(from));
+  data_bytes_.length = static_cast<std::uint32_t>(n);
+  data_request_.send_flags =
+      n <= queues_.max_inline() ? static_cast<unsigned>(IBV_SEND_INLINE) : 0U;
+  data_request_.imm_data = htobe32(encode_immediate(now, shift_));
+  data_request_.wr.rdma.remote_addr = peer_ring_ + (from & (ring_bytes() - 1));
+
+  // Before it is posted, for its acknowledgement is checked against these.
+  tx_posted_.store(from + n, kRelease);
+  window_.sent();
+  if (!post(data_request_, false)) return false;
+  last_stream_send_ = posted_sends_;
+  set_told(told_by_immediate(now, shift_));
+  return true;
 }
 
 Channel::View VerbsChannel::tx_view() noexcept {
@@ -72,13 +91,6 @@ bool VerbsChannel::send_control(const ControlMessage& message) noexcept {
   return true;
 }
 
-bool VerbsChannel::send_slot_free(std::uint32_t reserve) noexcept {
-  if (posted_sends_ - completed_sends_ >= kSendSlots / 2) collect_sends();
-  const bool free = posted_sends_ - completed_sends_ < kSendSlots - reserve;
-  if (!free) awaits_send_.store(true, kRelease);
-  return free;
-}
-
 void VerbsChannel::collect_sends() noexcept {
   std::array<ibv_wc, 16> done;
   int n;
@@ -96,19 +108,6 @@ void VerbsChannel::collect_sends() noexcept {
   if (n < 0) request_failure(Reason::kQpError);
 }
 
-bool VerbsChannel::post(ibv_send_wr& request, bool signalled) noexcept {
-  ++posted_sends_;
-  request.wr_id = posted_sends_;
-  if (signalled || posted_sends_ - last_signalled_ >= kSignalEvery) {
-    request.send_flags |= IBV_SEND_SIGNALED;
-    last_signalled_ = posted_sends_;
-  }
-  ibv_send_wr* bad = nullptr;
-  if (ibv_post_send(queues_.qp(), &request, &bad) == 0) return true;
-  request_failure(Reason::kQpError);
-  return false;
-}
-
 void VerbsChannel::post_data() noexcept {
   const std::uint64_t mask = ring_bytes() - 1;
   while (!failed()) {
@@ -116,29 +115,31 @@ void VerbsChannel::post_data() noexcept {
     const std::uint64_t left = tx_head() - from;
     if (left == 0 || !window_.may_send_data() || !send_slot_free(kControlSlots)) return;
     const std::uint64_t to_ring_end = ring_bytes() - (from & mask);
-    const std::uint64_t n = std::min({left, to_ring_end, kMaxMessageBytes});
-
-    const FlowCounts now = counts();
-    ibv_sge bytes{};
-    bytes.addr = reinterpret_cast<std::uintptr_t>(queues_.transmit_ring().at(from));
-    bytes.length = static_cast<std::uint32_t>(n);
-    bytes.lkey = queues_.transmit_lkey();
-    ibv_send_wr request{};
-    request.sg_list = &bytes;
-    request.num_sge = 1;
-    request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-    request.send_flags = n <= queues_.max_inline() ? static_cast<unsigned>(IBV_SEND_INLINE) : 0U;
-    request.imm_data = htobe32(encode_immediate(now, shift_));
-    request.wr.rdma.remote_addr = peer_ring_ + (from & mask);
-    request.wr.rdma.rkey = peer_rkey_;
-
-    // Before it is posted, for its acknowledgement is checked against these.
-    tx_posted_.store(from + n, kRelease);
-    window_.sent();
-    if (!post(request, false)) return;
-    last_stream_send_ = posted_sends_;
-    set_told(told_by_immediate(now, shift_));
+    if (!post_message(from, std::min({left, to_ring_end, kMaxMessageBytes}))) return;
   }
+}
+
+// Where the message would have to wait, or be two, commit() knows better. What is copied behind the head is
+// nobody's until it moves.
+bool VerbsChannel::put(const void* from, std::size_t n) noexcept {
+  const std::uint64_t head = tx_head_.load(std::memory_order_relaxed);
+  const std::uint64_t to_ring_end = ring_bytes() - (head & (ring_bytes() - 1));
+  if (n > std::min(to_ring_end, kMaxMessageBytes) || head + n - tx_consumed() > ring_bytes() ||
+      failed() || !window_.may_send_data()) {
+    return false;
+  }
+  copy_short(queues_.transmit_ring().at(head), from, n);
+  if (!send_mutex_.try_lock_within()) return false;
+  const bool may_send = tx_posted_.load(std::memory_order_relaxed) == head &&
+                        window_.may_send_data() && send_slot_free(kControlSlots);
+  if (may_send) {
+    const int saved = errno;
+    tx_head_.store(head + n, kRelease);
+    post_message(head, n);
+    errno = saved;
+  }
+  send_mutex_.unlock_within();
+  return may_send;
 }
 
 void VerbsChannel::post_owed_credit() noexcept {
