@@ -280,7 +280,9 @@ void ShmChannel::fail(Reason reason) noexcept {
 void ShmChannel::set_failure(Reason reason) noexcept {
   Reason none = Reason::kNone;
   if (failure_.compare_exchange_strong(none, reason, std::memory_order_acq_rel)) {
+    const int saved = errno;
     wake_.signal_self();
+    errno = saved;
   }
 }
 

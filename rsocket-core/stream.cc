@@ -88,6 +88,7 @@ void Stream::check() noexcept {
   assert(boundary_ == kNoBoundary || tcp_rx_ <= boundary_);
   assert(now != State::kOnChannel || (channel_ != nullptr && token_sent_ && token_seen_));
   assert(now != State::kOnChannel || tx_ == Tx::kChannel);
+  assert(now != State::kOnChannel || verified_ > 0 || tcp_rx_ == boundary_);
   assert(now != State::kOnTcp || tx_ == Tx::kTcp);
   assert(now != State::kOnTcp || channel_ == nullptr);
   assert(tx_ != Tx::kFrozen || (frozen_ && !token_sent_));

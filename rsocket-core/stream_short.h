@@ -40,8 +40,8 @@ inline constexpr std::size_t kCommitBytes = 64 * 1024;
   if (n - 1 >= stats::Log2Histogram::kLargest || !rx_mutex_.try_lock_within()) return -1;
   stats::StreamCounts& counts = slot_->counts;
   std::size_t taken = 0;
-  if (state_.load(std::memory_order_relaxed) == State::kOnChannel && tcp_rx_ == boundary_ &&
-      verified_ == 0) {
+  // The token that was seen is read when everything before it was: what comes next is in the ring.
+  if (state_.load(std::memory_order_relaxed) == State::kOnChannel && verified_ == 0) {
     taken = hardly_ever(!channel_->is_shm()) ? channel_->take(to, n)
                                              : static_cast<ShmChannel&>(*channel_).take(to, n);
   }
