@@ -13,7 +13,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
 endif
 
 # Everything but the tests.
-PRODUCT = policy/all rsocket-core/all preload/all cli/all packaging/all
+PRODUCT = policy/all rsocket-core/all preload/all cli/all packaging/all integration/bench/net_load/all
 
 .PHONY: build deps demo bench test stages install package clean help
 .DEFAULT_GOAL := build
