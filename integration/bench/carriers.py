@@ -2,9 +2,12 @@
 and what has to be in the environment of a program at either end to be carried by it.
 
    tcp        nothing is preloaded
-   rdma shm   Ringroad, with a policy of one rule for the other end's address and the ports
+   rdma shm   Ringroad, with a policy of one rule for the other end's address and the ports;
+              -polls and -sleeps are the same with a long `spin` and without
    rsockets   rdma-core's preload library
    smc        Linux's SMC-R: AF_SMC instead of AF_INET, by smc_run or by a library of our own
+   unix       a Unix socket, for programs that can be told its path
+   write send events   raw verbs, by perftest's own programs, which poll or wait for events
 """
 
 import ipaddress
@@ -19,6 +22,8 @@ class Carrier:
     ours = False
     # By which proof (see oltp and lib.rdma_counters) it is to be believed.
     by_device = False
+    # Of Ringroad's: "rdma" or "shm".
+    via = ""
 
     def obstacle(self, place):
         """Why it cannot run here, with the evidence; "" when it can."""
@@ -28,8 +33,9 @@ class Carrier:
         """What goes wrong when it is tried with small programs; "" when nothing does."""
         return ""
 
-    def environment(self, place, role, ports):
-        """The variables for a program at the end `role` ("server" or "client")."""
+    def environment(self, place, role, ports, **keys):
+        """The variables for a program at the end `role` ("server" or "client"). `keys` are of a
+        Ringroad rule, as lib.ringroad.write_policy takes them."""
         raise NotImplementedError
 
 
@@ -39,33 +45,44 @@ class Tcp(Carrier):
     def obstacle(self, place):
         return ""
 
-    def environment(self, place, role, ports):
+    def environment(self, place, role, ports, **keys):
         return {}
+
+
+class Unix(Tcp):
+    name, title = "unix", "Unix socket"
+
+    def obstacle(self, place):
+        return "" if place.one_host else "the ends are on two hosts"
 
 
 class Ringroad(Carrier):
     ours = True
 
-    def __init__(self, name):
-        self.name = name
-        self.title = {"rdma": "Ringroad, RDMA", "shm": "Ringroad, shared memory"}[name]
-        self.by_device = name == "rdma"
+    def __init__(self, via, waits="", **keys):
+        self.via = via
+        self.name = f"{via}-{waits}" if waits else via
+        self.title = {"rdma": "Ringroad, RDMA", "shm": "Ringroad, shared memory"}[via] + (
+            f", {waits}" if waits else "")
+        self.by_device = via == "rdma"
+        self._keys = keys
 
     def obstacle(self, place):
         for end in place.ends.values():
             library, problem = end.host.call("bench.probe:ringroad_library", end.ringroad)
             if library is None:
                 return f"{end.host.name}: {problem}"
-        if self.name == "shm":
+        if self.via == "shm":
             return "" if place.one_host else "the ends are on two hosts: they share no memory"
         return _verbs_obstacle(place)
 
-    def environment(self, place, role, ports):
+    def environment(self, place, role, ports, **keys):
         here, other = place.ends[role], place.ends["client" if role == "server" else "server"]
         policy = f"{here.host.work}/{self.name}-{role}-{'-'.join(map(str, ports))}.toml"
         here.host.call("lib.ringroad:write_policy", policy, "bench",
                        [f"{other.address}/{ipaddress.ip_address(other.address).max_prefixlen}"],
-                       list(ports), self.name, device=here.device if self.by_device else "")
+                       list(ports), self.via, device=here.device if self.by_device else "",
+                       **self._keys, **keys)
         library, _ = here.host.call("bench.probe:ringroad_library", here.ringroad)
         return here.host.call("lib.ringroad:environment", library, policy)
 
@@ -83,7 +100,7 @@ class Rsockets(Carrier):
     def trouble(self, place):
         return _echo_trouble(self, place)
 
-    def environment(self, place, role, ports):
+    def environment(self, place, role, ports, **keys):
         return {"LD_PRELOAD": place.ends[role].host.call("bench.probe:rsockets_library")}
 
 
@@ -105,13 +122,33 @@ class Smc(Carrier):
         return _echo_trouble(self, place, lambda client, port: client.host.call(
             "bench.smc_diag:trouble", place.server.address, port))
 
-    def environment(self, place, role, ports):
+    def environment(self, place, role, ports, **keys):
         host = place.ends[role].host
         return {"LD_PRELOAD": host.call("bench.probe:smc_preload", host.work)[0]}
 
 
-ALL = (Tcp(), Ringroad("rdma"), Ringroad("shm"), Rsockets(), Smc())
-NAMES = tuple(carrier.name for carrier in ALL)
+class RawVerbs(Carrier):
+    by_device = True
+
+    def __init__(self, name, title):
+        self.name, self.title = name, f"raw verbs, {title}"
+
+    def obstacle(self, place):
+        for end in place.ends.values():
+            missing = end.host.call("bench.probe:missing_programs", {"ib_write_lat": "perftest"})
+            if missing:
+                return f"{end.host.name}: apt-get install --no-install-recommends perftest"
+        return _verbs_obstacle(place)
+
+
+# Longer than any answer takes here.
+POLLS, SLEEPS = {"spin": "100ms"}, {"spin": "0us"}
+FIRST = (Tcp(), Ringroad("rdma"), Ringroad("shm"), Rsockets(), Smc())
+NAMES = tuple(carrier.name for carrier in FIRST)
+ALL = (*FIRST, *(Ringroad(via, waits, **keys) for via in ("rdma", "shm")
+                 for waits, keys in (("polls", POLLS), ("sleeps", SLEEPS))),
+       Unix(), RawVerbs("write", "ib_write"), RawVerbs("send", "ib_send"),
+       RawVerbs("events", "ib_send -e"))
 
 
 def of(name):

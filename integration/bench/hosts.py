@@ -204,6 +204,18 @@ class Place:
     def ends(self):
         return {"server": self.server, "client": self.client}
 
+    def facts(self, function):
+        """What `function` tells of each end, given its role and the other's address: {name: words}.
+        What is the same at both is told once."""
+        found = {}
+        for role, end in self.ends.items():
+            other = self.ends["server" if role == "client" else "client"]
+            for name, value in end.host.call(function, role, other.address).items():
+                name = name.replace("_", " ")
+                if found.get(name) != value:
+                    found[name if name not in found else f"{name}, {role}"] = value
+        return found
+
     def __enter__(self):
         try:
             for end in self.ends.values():

@@ -107,14 +107,8 @@ class Oltp(run.Bench):
                 "ringroad": end.host.call("bench.probe:ringroad_build", end.ringroad)}
 
     def facts(self):
-        place, options, found = self.place, self.options, {}
-        for role, end in place.ends.items():
-            other = place.ends["server" if role == "client" else "client"]
-            for name, value in end.host.call("bench.oltp_ends:facts", role, other.address).items():
-                name = name.replace("_", " ")
-                if found.get(name) != value:
-                    found[name if name not in found else f"{name}, {role}"] = value
-        return {**found, "tables": f"{options.tables} of {options.table_size} rows, uniform keys",
+        options = self.options
+        return {**self.place.facts("bench.oltp_ends:facts"), "tables": f"{options.tables} of {options.table_size} rows, uniform keys",
                 "each measurement": f"{options.seconds} s, {options.rounds} rounds"}
 
     def blocks(self):

@@ -2,23 +2,17 @@
 account, and sysbench."""
 
 import os
-import platform
 import signal
-import subprocess
 
-from bench import phase
-from lib import mariadb, rdma_counters, ringroad, sysbench, template
+from bench import phase, probe
+from lib import mariadb, ringroad, sysbench, template
 
 
 def facts(role, address):
     """What the figures depend on at one end, as words; `address` is the other's."""
-    route = subprocess.run(["ip", "-o", "route", "get", address], capture_output=True, text=True,
-                           check=False)
     program = mariadb if role == "server" else sysbench
-    return {"kernel": platform.release(), "processors": os.cpu_count(),
-            program.__name__.rpartition(".")[2]: program.version(),
-            f"route_from_{role}": " ".join(route.stdout.split()),
-            "rdma_devices": ", ".join(sorted(rdma_counters.read())) or "none"}
+    return {**probe.facts(role, address),
+            program.__name__.rpartition(".")[2]: program.version()}
 
 
 class Server(phase.ServerEnd):

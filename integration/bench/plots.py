@@ -5,7 +5,9 @@ import importlib.util
 from bench import carriers
 
 COLOURS = {"tcp": "#7f8c99", "rdma": "#1f77b4", "shm": "#2a9d5c", "rsockets": "#d97b29",
-           "smc": "#8a5fbf"}
+           "smc": "#8a5fbf", "rdma-polls": "#0b3d66", "rdma-sleeps": "#7fb8e0",
+           "shm-polls": "#14532d", "shm-sleeps": "#8fd0a8", "unix": "#c2a83e",
+           "write": "#222222", "send": "#666666", "events": "#b03a48"}
 
 
 def obstacle():
@@ -20,7 +22,7 @@ def draw(tables, group, heading, path, field, panels):
     """One line a carrier with the spread of its rounds, against `field`; `panels` are lists of
     metrics, one for each panel. False when there is nothing to draw."""
     summaries = [summary for summary in tables.summaries(group) if summary["figures"]]
-    if not summaries or obstacle():
+    if not summaries or not panels or obstacle():
         return False
     import matplotlib  # it takes a second, and only those who get here need it
     matplotlib.use("Agg")

@@ -5,13 +5,14 @@ import functools
 import glob
 import hashlib
 import os
+import platform
 import re
 import shutil
 import socket
 import subprocess
 from pathlib import Path
 
-from lib import processes
+from lib import processes, rdma_counters
 
 AF_SMC = 43
 SMC_SOURCE = Path(__file__).parent / "smc_socket.c"
@@ -42,6 +43,15 @@ for number in range(100):
 print("echoed", flush=True)
 import signal; signal.pause()  # whoever wants to look at the connection may
 """
+
+
+def facts(role, address):
+    """What the figures depend on at one end, as words; `address` is the other's."""
+    route = subprocess.run(["ip", "-o", "route", "get", address], capture_output=True, text=True,
+                           check=False)
+    return {"kernel": platform.release(), "processors": os.cpu_count(),
+            f"route_from_{role}": " ".join(route.stdout.split()),
+            "rdma_devices": ", ".join(sorted(rdma_counters.read())) or "none"}
 
 
 def missing_programs(packages):

@@ -33,47 +33,64 @@ class Tables:
 
     `groups` and `rows` are names of a key's fields: there is a table for each combination of the
     groups' values, with a row for each combination of the rows' values and each carrier. `wanted`
-    lists the keys (without carrier and round) that there should be, in order; `names` the carriers.
+    lists what there should be, in order: pairs of a key (without carrier and round) and a carrier.
+    Figures are compared with those of the carriers `references`; `metrics_of` has a group's.
     """
 
-    def __init__(self, cells, wanted, names, groups, rows, metrics):
-        self.groups, self.rows, self.metrics = groups, rows, metrics
+    def __init__(self, cells, wanted, references, groups, rows, metrics_of):
+        self.groups, self.rows, self.metrics_of = groups, rows, metrics_of
         self._cells = cells
         self._wanted = wanted
-        self._names = names
+        self._references = references
 
     def group_values(self):
-        return list(dict.fromkeys(tuple(key[name] for name in self.groups) for key in self._wanted))
+        return list(dict.fromkeys(self._group_of(key) for key, _ in self._wanted))
+
+    def _group_of(self, key):
+        return tuple(key[name] for name in self.groups)
 
     def summaries(self, group):
         """The rows of a group: dicts with `key`, `carrier`, `rounds`, `figures` and, if there was
         one, `failed`."""
-        found = []
-        for key in self._wanted:
-            if tuple(key[name] for name in self.groups) == group:
-                found += [self._summary(key, carrier) for carrier in self._names]
-        return found
+        return [self._summary(key, carrier) for key, carrier in self._wanted
+                if self._group_of(key) == group]
 
     def _summary(self, key, carrier):
         mine = self._by_round(key, carrier)
-        theirs = self._by_round(key, REFERENCE)
-        both = [number for number in mine if number in theirs]
         figures = {}
-        for metric in self.metrics:
+        for metric in self.metrics_of(self._group_of(key)):
             values = [cell[metric.key] for cell in mine.values() if cell.get(metric.key) is not None]
             if not values:
                 continue
             figures[metric.key] = ratios.spread(values)
-            pairs = [(theirs[number].get(metric.key), mine[number].get(metric.key))
-                     for number in both]
-            if metric.ratio and carrier != REFERENCE and pairs and all(
-                    None not in pair and pair[0] > 0 for pair in pairs):
-                compared = ratios.compare([pair[0] for pair in pairs], [pair[1] for pair in pairs],
-                                          metric.more_is_better)
-                figures[metric.key] |= {"ratio": compared["ratio"], "verdict": compared["verdict"]}
+            for reference in self._references if metric.ratio else ():
+                compared = self._compared(metric, key, mine, reference)
+                if carrier == reference or not compared:
+                    continue
+                figures[metric.key][self._ratio_key(reference)] = compared["ratio"]
+                if reference == REFERENCE:
+                    figures[metric.key]["verdict"] = compared["verdict"]
         failures = list(dict.fromkeys(self._failures(key, carrier)))
         return {"key": key, "carrier": carrier, "rounds": len(mine), "figures": figures,
                 "failed": failures}
+
+    @staticmethod
+    def _ratio_key(reference):
+        return "ratio" if reference == REFERENCE else f"ratio_to_{reference}"
+
+    @staticmethod
+    def _divisor(reference):
+        return "" if reference == REFERENCE else f" to {carriers.of(reference).title}"
+
+    def _compared(self, metric, key, mine, reference):
+        """Of the rounds that both have; None where either has no such figure."""
+        theirs = self._by_round(key, reference)
+        pairs = [(theirs[number].get(metric.key), mine[number].get(metric.key))
+                 for number in mine if number in theirs]
+        if not pairs or not all(None not in pair and pair[0] > 0 for pair in pairs):
+            return None
+        return ratios.compare([pair[0] for pair in pairs], [pair[1] for pair in pairs],
+                              metric.more_is_better)
 
     def _by_round(self, key, carrier):
         wanted = {**key, "carrier": carrier}.items()
@@ -89,15 +106,20 @@ class Tables:
 
     def table(self, group):
         """Rows of words, the first being the headings; and the reasons that rows refer to."""
-        ratios_of = [metric for metric in self.metrics if metric.ratio]
-        table = [[*self.rows, "carrier", *(metric.title for metric in self.metrics),
-                  *(f"{metric.title}: ratio" for metric in ratios_of), "rounds"]]
+        metrics, summaries = self.metrics_of(group), self.summaries(group)
+        present = {summary["carrier"] for summary in summaries}
+        compared = [(metric, reference) for metric in metrics if metric.ratio
+                    for reference in self._references if reference in present]
+        table = [[*self.rows, "carrier", *(metric.title for metric in metrics),
+                  *(f"{metric.title}: ratio" + self._divisor(reference)
+                    for metric, reference in compared), "rounds"]]
         reasons = []
-        for summary in self.summaries(group):
+        for summary in summaries:
             row = [str(summary["key"][name]) for name in self.rows]
             row.append(carriers.of(summary["carrier"]).title)
-            row += [_shown(summary["figures"].get(metric.key), metric) for metric in self.metrics]
-            row += [_ratio(summary["figures"].get(metric.key)) for metric in ratios_of]
+            row += [_shown(summary["figures"].get(metric.key), metric) for metric in metrics]
+            row += [_ratio(summary["figures"].get(metric.key), self._ratio_key(reference))
+                    for metric, reference in compared]
             note = ""
             for reason in summary["failed"]:
                 if reason not in reasons:
@@ -112,10 +134,10 @@ def _shown(figure, metric):
     return f"{figure['median']:.{metric.decimals}f}" if figure else "-"
 
 
-def _ratio(figure):
-    if not figure or not figure.get("ratio"):
+def _ratio(figure, key):
+    if not figure or not figure.get(key):
         return "-"
-    ratio = figure["ratio"]
+    ratio = figure[key]
     return f"{ratio['median']:.2f} ({ratio['min']:.2f}..{ratio['max']:.2f})"
 
 

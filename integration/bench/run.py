@@ -28,10 +28,13 @@ class Bench:
     name = title = ""
     # Programs and their Debian packages, by end.
     packages = {"server": {}, "client": {}}
+    carriers = carriers.NAMES
     # See report.Tables; `field` is the horizontal axis of the plots, `panels` what they show.
     groups = rows = ()
     metrics = panels = ()
     field = ""
+    # Carriers that figures with a ratio are divided by.
+    references = (report.REFERENCE,)
     introduction = ()
     # --rounds, --seconds: long and with --quick.
     rounds, seconds = (5, 3), (5, 2)
@@ -63,6 +66,16 @@ class Bench:
         """The keys within a block, without the carrier and the round."""
         raise NotImplementedError
 
+    def applies(self, carrier, key):
+        """Whether there is such a row for this carrier at all."""
+        return True
+
+    def metrics_of(self, group):
+        return self.metrics
+
+    def panels_of(self, group):
+        return self.panels
+
     def heading(self, group):
         """Of the table of this combination of the groups' values."""
         return ", ".join(map(str, group))
@@ -91,8 +104,8 @@ def parser_of(bench):
     parser.add_argument("--ringroad", default="ringroad")
     parser.add_argument("--out", type=Path, default=Path(f"ringroad-bench-{bench.name}"))
     parser.add_argument("--inventory", type=Path)
-    parser.add_argument("--carriers", type=one_or_more(carriers.NAMES),
-                        default=list(carriers.NAMES))
+    parser.add_argument("--carriers", type=one_or_more(bench.carriers),
+                        default=list(bench.carriers))
     parser.add_argument("--rounds", type=positive)
     parser.add_argument("--seconds", type=positive)
     parser.add_argument("--budget", type=float, default=0)
@@ -232,20 +245,25 @@ class Run:
                 for at, row in enumerate(rows):
                     if self._is_complete(block, row, number):
                         continue
-                    running = self._running(opened)
+                    key = {**block, **row}
+                    running = [carrier for carrier in self._running(opened)
+                               if self._bench.applies(carrier, key)]
                     if self._is_out_of_time(len(running)):
                         return False
                     for carrier in turned(running, number + at):
-                        self._run_cell(opened, carrier, {**block, **row}, number)
+                        self._run_cell(opened, carrier, key, number)
         return True
 
     def _key(self, carrier, key, number):
         return {**key, "carrier": carrier.name, "round": number}
 
+    def _carriers_of(self, key):
+        return [carrier for carrier in self._carriers if self._bench.applies(carrier, key)]
+
     def _is_complete(self, block, row, number):
         # Where only some carriers were measured, all are again: those of a round are neighbours.
         return all(self._results.has(self._key(carrier, {**block, **row}, number))
-                   for carrier in self._carriers)
+                   for carrier in self._carriers_of({**block, **row}))
 
     def _is_out_of_time(self, count):
         """Whether a row of so many carriers would end after the budget."""
@@ -303,7 +321,7 @@ class Run:
         left = sum(not self._results.has(self._key(carrier, {**block, **row}, number))
                    for block in self._bench.blocks() for row in self._bench.cells()
                    for number in range(1, self._options.rounds + 1)
-                   for carrier in self._carriers)
+                   for carrier in self._carriers_of({**block, **row}))
         seconds = left * self._measured_s / max(1, self._measured)
         if self._options.budget:
             seconds = min(seconds, max(0, 60 * self._options.budget
@@ -314,16 +332,17 @@ class Run:
 
     def _report(self):
         bench, options = self._bench, self._options
+        keys = [{**block, **row} for block in bench.blocks() for row in bench.cells()]
         tables = report.Tables(
-            self._results.cells, [{**block, **row} for block in bench.blocks()
-                                  for row in bench.cells()],
-            options.carriers, bench.groups, bench.rows, bench.metrics)
+            self._results.cells, [(key, carrier.name) for key in keys
+                                  for carrier in self._carriers_of(key)],
+            bench.references, bench.groups, bench.rows, bench.metrics_of)
         headings, pictures = {}, {}
         for group in tables.group_values():
             headings[group] = bench.heading(group)
             name = "-".join([bench.name, *map(str, group)]) + ".png"
             if plots.draw(tables, group, headings[group], options.out / name, bench.field,
-                          bench.panels):
+                          bench.panels_of(group)):
                 pictures[group] = name
         remarks = bench.remarks([cell["figures"] for cell in self._results.cells
                                  if "figures" in cell])

@@ -24,15 +24,18 @@ class Child:
     of it (`usage`) can be read once, by the one who collects.
     """
 
-    def __init__(self, command, log, environment=None):
-        """`environment` is added to this process's own."""
+    def __init__(self, command, log, environment=None, pipes=False):
+        """`environment` is added to this process's own. With `pipes` its standard input and output
+        are not the log's, but those of `_process`."""
         self.name = os.path.basename(str(command[0]))
         self.log = Path(log)
         self.usage = None
         with open(self.log, "wb") as output:
             self._process = subprocess.Popen(
-                [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, env={**os.environ, **(environment or {})})
+                [str(word) for word in command],
+                stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipes else output, stderr=output,
+                env={**os.environ, **(environment or {})})
         self._pidfd = os.pidfd_open(self._process.pid)
 
     @property
@@ -86,6 +89,45 @@ class Child:
                 return False
             self.collect()
         return True
+
+
+class Talker(Child):
+    """A process that answers lines with lines; its log has what it says on stderr."""
+
+    def __init__(self, command, log, environment=None):
+        super().__init__(command, log, environment, pipes=True)
+        self._unread = b""
+
+    def tell(self, line):
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # that it has ended is told when an answer is wanted
+
+    def line(self, timeout_s):
+        """The next line that it says; ProcessError with its log when none comes."""
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            left = max(0, deadline - time.monotonic())
+            if not select.select([self._process.stdout], [], [], left)[0]:
+                raise ProcessError(f"{self.name} said nothing for {timeout_s:g} s; "
+                                   f"{doing(self.pid)}{tail(self.log)}")
+            said = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not said:
+                raise ProcessError(f"{self.name} ended with status {self.collect()}{tail(self.log)}")
+            self._unread += said
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def end(self, timeout_s=10):
+        """Closes its input, at which it should end; one that does not is killed or left behind."""
+        self._process.stdin.close()
+        if self.ends_within(timeout_s):
+            self.collect()
+        else:
+            self.abandon()
+        self._process.stdout.close()
 
 
 def wait_until(condition, timeout_s, what, child=None, log=None):

@@ -116,11 +116,11 @@ def difference(after, before):
     return {carrier: after[carrier] - before[carrier] for carrier in after}
 
 
-def write_policy(path, name, subnets, ports, via, promote_after=1, device=""):
+def write_policy(path, name, subnets, ports, via, promote_after=1, device="", **keys):
     """Writes a policy file with one rule: these remote subnets and service ports go by `via`.
 
     `promote_after` is the number of messages that a stream stays on TCP, `device` the RDMA device
-    if not the route's.
+    if not the route's, `keys` further strings of the rule, such as wait="2s".
     """
     def strings(values):
         return "[" + ", ".join(json.dumps(str(value)) for value in values) + "]"
@@ -132,5 +132,6 @@ def write_policy(path, name, subnets, ports, via, promote_after=1, device=""):
         f"subnet = {strings(subnets)}\n"
         f"port = {strings(ports)}\n"
         f"via = {json.dumps(via)}\n"
-        + (f"device = {json.dumps(device)}\n" if device else "") +
+        + (f"device = {json.dumps(device)}\n" if device else "")
+        + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()) +
         f"promote_after = {{ messages = {promote_after} }}\n")
