@@ -41,7 +41,6 @@ const std::vector<Option> kShared = {
      "folder for the report; a run that was interrupted goes on in it.\n"
      "Default: ringroad-bench-NAME in the current folder"},
     {"--inventory", "FILE", "the hosts, see below; default: both ends on this host"},
-    {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc; default: all of them"},
     {"--rounds", "N", "how often each row is measured"},
     {"--seconds", "N", "how long each measurement takes"},
     {"--budget", "MINUTES", "no measurement begins after that; default: no limit"},
@@ -86,10 +85,29 @@ const std::vector<Bench> kBenches = {
           "default: both"},
          {"--tables", "N", "sysbench's tables; default: 2"},
          {"--table-size", "N", "rows in each of them; default: 10000"},
+         {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc; default: all of them"},
      },
      "Each carrier has a throw-away MariaDB server of its own, in memory, on a copy of the\n"
      "same data; those that are not under load are stopped meanwhile. A measured window\n"
      "begins when all connections are on their carrier.\n"},
+    {"net",
+     "What a connection itself costs: ping-pong, streams, small messages, connecting",
+     {
+         {"--measures", "LIST",
+          "of pingpong-block,pingpong-epoll,stream,rate,connections;\n"
+          "default: all of them"},
+         {"--sizes", "LIST",
+          "bytes of a ping-pong's messages;\n"
+          "default: 1,64,512,4096,16384,65536"},
+         {"--connections", "N", "what many connections are; default: 16"},
+         {"--carriers", "LIST",
+          "of tcp,rdma,shm,rsockets,smc,rdma-polls,rdma-sleeps,shm-polls,\n"
+          "shm-sleeps,unix and perftest's write,send,events;\n"
+          "default: all of them"},
+     },
+     "Ringroad's connections are on their channel before what is measured begins; -polls and\n"
+     "-sleeps are those of a policy with spin = \"100ms\" and \"0us\". Raw verbs need perftest\n"
+     "on both hosts.\n"},
 };
 
 std::vector<std::filesystem::path> program_candidates(const std::filesystem::path& directory) {

@@ -22,8 +22,8 @@ PEER, GUIDE = HERE / "inside_peer.py", HERE / "inside_guide.py"
 FAULTS, GALERA = HERE / "inside_faults.py", HERE / "inside_galera.py"
 # Boot with ONE, before it: at the end of that a device is gone.
 DOCTOR, PROGRAMS = HERE / "inside_doctor.py", HERE / "inside_programs.py"
-BENCH = HERE / "inside_bench.py"
-LIMIT_S = {ONE: 500, GUIDE: 480, FAULTS: 400, GALERA: 300}
+BENCH, NET = HERE / "inside_bench.py", HERE / "inside_bench_net.py"
+LIMIT_S = {ONE: 560, GUIDE: 480, FAULTS: 400, GALERA: 300}
 pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
 
@@ -73,7 +73,7 @@ def environment():
 
 @pytest.fixture(name="one_host", scope="module")
 def fixture_one_host(tmp_path_factory):
-    return Boot(ONE, tmp_path_factory.mktemp("one") / "out", before=[DOCTOR, PROGRAMS, BENCH])
+    return Boot(ONE, tmp_path_factory.mktemp("one") / "out", before=[DOCTOR, PROGRAMS, BENCH, NET])
 
 
 @pytest.fixture(name="two_hosts", scope="module")
@@ -111,6 +111,11 @@ def test_of_programs(one_host, name):
 
 @pytest.mark.parametrize("name", names_in(BENCH))
 def test_of_the_bench(one_host, name):
+    one_host.check(name)
+
+
+@pytest.mark.parametrize("name", names_in(NET))
+def test_of_the_bench_of_connections(one_host, name):
     one_host.check(name)
 
 
