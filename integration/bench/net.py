@@ -7,7 +7,7 @@
 
 from dataclasses import dataclass
 
-from bench import carriers, hosts, run
+from bench import carriers, hosts, run, targets
 from bench.report import Metric
 from lib import rdma_counters, ringroad
 
@@ -144,6 +144,10 @@ class Net(run.Bench):
         waits = {"block": "blocking in recv", "epoll": "waiting in epoll_wait"}[wait]
         many = "1 connection" if connections == 1 else f"{connections} connections"
         return f"{HEADINGS[measure]}, {waits}, {many}"
+
+    def conclusions(self, cells):
+        rows = targets.table(cells, self.options.carriers)
+        return {"Targets": rows} if len(rows) > 1 else {}
 
     def line(self, figures):
         if "mb_per_s" in figures:

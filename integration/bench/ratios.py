@@ -33,6 +33,11 @@ def verdict(ratio, tcp_noise, more_is_better):
     return UNCLEAR
 
 
+def words(ratio, decimals=2):
+    return (f"{ratio['median']:.{decimals}f} ({ratio['min']:.{decimals}f}.."
+            f"{ratio['max']:.{decimals}f})")
+
+
 def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values),
             "values": list(values)}

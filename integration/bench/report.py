@@ -137,8 +137,7 @@ def _shown(figure, metric):
 def _ratio(figure, key):
     if not figure or not figure.get(key):
         return "-"
-    ratio = figure[key]
-    return f"{ratio['median']:.2f} ({ratio['min']:.2f}..{ratio['max']:.2f})"
+    return ratios.words(figure[key])
 
 
 def text(table):
@@ -160,9 +159,10 @@ def _cell(word):
     return word.replace("|", "\\|")
 
 
-def markdown(title, introduction, tables, headings, facts, pictures):
+def markdown(title, introduction, tables, headings, facts, pictures, conclusions):
     """The whole report. `headings` has a heading and `pictures` may have a file for each group,
-    `facts` is what the figures depend on, as {name: words}."""
+    `facts` is what the figures depend on, as {name: words}; `conclusions` are further tables by
+    their headings."""
     lines = [f"# {title}", "", *(part + "\n" for part in [*introduction, INTRODUCTION])]
     for group in tables.group_values():
         table, reasons = tables.table(group)
@@ -170,6 +170,8 @@ def markdown(title, introduction, tables, headings, facts, pictures):
         lines += [f"{number}. {_indented(reason)}" for number, reason in enumerate(reasons, 1)]
         lines += [""] if reasons else []
         lines += [f"![{headings[group]}]({pictures[group]})", ""] if group in pictures else []
+    for heading, table in conclusions.items():
+        lines += [f"## {heading}", "", markdown_table(table), ""]
     lines += ["## What this was measured with", "",
               *(f"- {name}: {value}" for name, value in facts.items()), ""]
     return "\n".join(lines)
@@ -182,12 +184,12 @@ def _indented(reason):
                                if more else [])])
 
 
-def write(out, title, introduction, tables, headings, facts, pictures):
+def write(out, title, introduction, tables, headings, facts, pictures, conclusions):
     """Writes report.md and report.json into `out`."""
     (out / "report.md").write_text(
-        markdown(title, introduction, tables, headings, facts, pictures), encoding="utf-8")
+        markdown(title, introduction, tables, headings, facts, pictures, conclusions), encoding="utf-8")
     (out / "report.json").write_text(json.dumps(
-        {"title": title, "facts": facts,
+        {"title": title, "facts": facts, "conclusions": conclusions,
          "tables": [{"heading": headings[group], "rows": tables.summaries(group)}
                     for group in tables.group_values()]}, indent=1), encoding="utf-8")
 

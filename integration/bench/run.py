@@ -89,6 +89,10 @@ class Bench:
         """The figures of one cell, a dict, in round `number`. Raises like open()."""
         raise NotImplementedError
 
+    def conclusions(self, cells):
+        """Further tables for the report: {heading: rows of words}."""
+        return {}
+
     def line(self, figures):
         """The figures in a few words, for the progress."""
         return ""
@@ -346,14 +350,17 @@ class Run:
                 pictures[group] = name
         remarks = bench.remarks([cell["figures"] for cell in self._results.cells
                                  if "figures" in cell])
+        conclusions = bench.conclusions(self._results.cells)
         report.write(options.out, bench.title, [*bench.introduction, *remarks], tables, headings,
-                     bench.facts(), pictures)
+                     bench.facts(), pictures, conclusions)
         for group in tables.group_values():
             table, reasons = tables.table(group)
             print(f"\n{headings[group]}\n\n{report.text(table)}")
             for number, reason in enumerate(reasons, 1):
                 print(f"[{number}] {reason}")
         print("\n".join(["", *remarks]).rstrip())
+        for heading, table in conclusions.items():
+            print(f"\n{heading}\n\n{report.text(table)}")
         print(f"\nThe report: {options.out / 'report.md'}; each measurement: "
               f"{options.out / results.CELLS}")
         return FAILED if self._ours_failed() else 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import carriers, net, report
+from bench import carriers, net, report, targets
 
 TOLD = {"run": "pingpong block 64 1000", "connections": 1, "operations": 1000, "seconds": 0.01,
         "operations_per_s": 100000.0, "bytes_per_s": 6.4e6,
@@ -97,3 +97,23 @@ def test_ratios_are_also_to_raw_verbs():
     assert [row[to_raw] for row in table[1:]] == ["3.75 (2.50..5.00)", "1.25 (1.25..1.25)", "-"]
     # There is no row of it here.
     assert not any("-e" in title for title in table[0])
+
+
+def cell(name, number, p50, wait="block"):
+    return {"key": {**ONE, "wait": wait, "carrier": name, "round": number}, "figures": {"p50_us": p50}}
+
+
+def test_a_target_is_reached_by_the_median_of_rounds_that_both_have():
+    cells = [cell("write", 1, 100), cell("write", 2, 100), cell("write", 3, 100),
+             cell("rdma-polls", 1, 110), cell("rdma-polls", 2, 300), cell("rdma-polls", 3, 114),
+             cell("rdma-polls", 4, 1), cell("tcp", 1, 40.0), cell("shm-polls", 1, 1.1),
+             {"key": {**ONE, "carrier": "shm-sleeps", "round": 1}, "failed": "why"}]
+    _, *rows = targets.table(cells, ["tcp", "rdma-polls", "shm-polls", "shm-sleeps"])
+    assert [row[3:] for row in rows] == [
+        ["1.140 (1.100..3.000)", "<= 1.15", "reached"],
+        ["0.028 (0.028..0.028)", "<= 0.025", "not reached"], ["-", "<= 0.8", "not measured"]]
+
+
+def test_where_more_is_better_the_bound_is_the_least():
+    target = next(one for one in targets.ALL if one.measure == "rate")
+    assert target.is_reached(2.0) and not target.is_reached(1.99) and target.bound == ">= 2"
