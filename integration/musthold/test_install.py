@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from bench import net_ends
+
 from . import support
 
 
@@ -27,6 +29,12 @@ def test_the_installed_files_find_each_other(tmp_path):
     programs = {path.name for path in (tmp_path / "share" / "ringroad").rglob("*")}
     assert {"agent.py", "gated.lua", "smc_socket.c", "mariadb.py"} <= programs
     assert not [name for name in programs if name.startswith(("test", "__pycache__"))]
+    load = net_ends.program(command)
+    assert load.startswith(str(tmp_path)) and os.access(load, os.X_OK)
+    measured = subprocess.run([command, "bench", "net", "--measures", "rate", "--carriers", "tcp,shm",
+                               "--rounds", "1", "--out", tmp_path / "out"], capture_output=True,
+                              text=True, check=False)
+    assert measured.returncode == 0, measured.stdout + measured.stderr
 
 
 def test_units_and_examples_name_the_folders_that_they_are_installed_in(tmp_path):
