@@ -6,7 +6,6 @@
 """
 
 import os
-import statistics
 from dataclasses import dataclass
 
 from bench import hosts, phase, run
@@ -32,8 +31,6 @@ PREPARE_S = 600
 CALL_S = 150
 # Names a directory that lib.template has made or may make, on the server's host.
 TEMPLATE = "RINGROAD_BENCH_TEMPLATE"
-# Above this share of the processors, other programs' work is worth a warning.
-BUSY_PERCENT = 10
 # What of a phase's record is kept as it is.
 KEPT = ("tps", "qps", "transactions", "queries", "errors", "seconds", "p50_ms", "p95_ms", "p99_ms",
         "latency_avg_ms", "latency_max_ms", "server_cpu_us_per_query", "client_cpu_us_per_query",
@@ -130,14 +127,6 @@ class Oltp(run.Bench):
         if figures["rdma_packets"]:
             text += f"  {figures['rdma_packets']} RDMA packets"
         return text
-
-    def remarks(self, figures):
-        busy = [cell["others_percent"] for cell in figures]
-        if not busy or self._emulated or statistics.median(busy) < BUSY_PERCENT:
-            return []
-        return [f"**The server's host was busy with other things, {statistics.median(busy):.0f} % of its "
-                "processors by the median: times and rates are theirs, too. Repeat it on a quieter "
-                "host.**"]
 
     # ---- one carrier's server and load
 

@@ -6,6 +6,7 @@ A bench describes itself as a Bench; this module does the rest, the same for eac
 """
 
 import argparse
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ from lib import processes
 FAILED, WRONG = 1, 2
 # A carrier that fails so often in a row is not tried again in this block.
 PATIENCE = 2
+# Above this share of the processors, other programs' work is worth a warning.
+BUSY_PERCENT = 10
 
 
 class CellError(Exception):
@@ -99,7 +102,14 @@ class Bench:
 
     def remarks(self, figures):
         """What a reader of the report has to know of these figures of all cells: sentences."""
-        return []
+        busy = [cell["others_percent"] for cell in figures
+                if cell.get("others_percent") is not None]
+        # Where processors are emulated, the kernel's own work is much of it.
+        if not busy or self.place.name == "soft-roce" or statistics.median(busy) < BUSY_PERCENT:
+            return []
+        return [f"**The host was busy with other things, {statistics.median(busy):.0f} % of its "
+                "processors by the median: times and rates are theirs, too. Repeat it on a quieter "
+                "host.**"]
 
 
 def parser_of(bench):
