@@ -177,6 +177,8 @@ class Net(run.Bench):
         opened = Opened(process, address, port)
         try:
             process.wait_until_it_listens()
+        except hosts.Silent:
+            raise
         except hosts.HostError as problem:
             opened.close()
             raise run.CellError(str(problem)) from None
@@ -277,6 +279,7 @@ class Net(run.Bench):
             figures, client_s = sides[1].finish(limit_s, limit_s=2 * limit_s)
             _, server_s = sides[0].finish(limit_s, limit_s=2 * limit_s)
         except hosts.Silent:
+            sides.clear()
             raise
         except hosts.HostError as problem:
             raise run.CellError(str(problem)) from None
@@ -354,13 +357,15 @@ class Client:
     def __enter__(self):
         try:
             self._with_evidence(self._remote.wait_until_connected)
-        except BaseException:
-            self.__exit__()
+        except BaseException as problem:
+            self.__exit__(type(problem))
             raise
         return self
 
-    def __exit__(self, *_):
-        self._remote.forget()
+    def __exit__(self, kind=None, *_):
+        # An agent that is silent is not asked again; what it has started goes with it.
+        if kind is None or not issubclass(kind, hosts.Silent):
+            self._remote.forget()
 
 
 class Moved:
