@@ -254,9 +254,9 @@ class Net(run.Bench):
         told = self._perftest(opened, program, words, count)
         packets = moved.packets()
         figures = {"packets": packets / count, "operations": count, "switches": None,
-                   **{f"{role}_cpu_us":
-                      1e6 * (told.cpu_s[role] - first.cpu_s[role]) / (count - RAW_FIRST)
-                      for role in told.cpu_s}}
+                   **{f"{role}_cpu_us": 1e6 * more / (count - RAW_FIRST) if more > 0 else None
+                      for role, more in ((role, told.cpu_s[role] - first.cpu_s[role])
+                                         for role in told.cpu_s)}}
         if "median_us" in told.figures:
             return figures | {"p50_us": 2 * told.figures["median_us"],
                               "p99_us": 2 * told.figures["p99_us"],
