@@ -147,7 +147,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     MutexLock lock(tx_mutex_);
     return call();
   }
-  void set_options_changed() noexcept { options_known_.store(false, std::memory_order_release); }
+  void set_options_changed() noexcept { known_options_.store(0, std::memory_order_release); }
   // What TCP_INQ tells after a receive: unread bytes, and one for the peer's end; -1 without it.
   int unread_to_tell() noexcept;
 
@@ -366,7 +366,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.
   bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind) noexcept;
   bool spin_until_ready(short events) noexcept;
-  void learn_options() noexcept;
+  // What is known of the socket's options; each is asked for when it is first needed.
+  enum class Option : std::uint8_t { kRecvTimeout = 1, kSendTimeout = 2, kTellsUnread = 4 };
+  void learn(Option option) noexcept;
   std::int64_t io_deadline(bool sending) noexcept;
   short channel_ready(short events) noexcept;
   void count(bool sent, bool channel, std::size_t bytes) noexcept;
@@ -491,7 +493,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<State> state_{State::kOnTcp};
   std::atomic<bool> kernel_only_{false};
   std::atomic<bool> promotion_asked_{false};
-  std::atomic<bool> options_known_{false};        // these three
+  std::atomic<std::uint8_t> known_options_{0};    // Option: which of these three
   std::atomic<std::int64_t> send_timeout_ns_{0};  // 0: none
   std::atomic<std::int64_t> recv_timeout_ns_{0};
   std::atomic<bool> tells_unread_{false};

@@ -42,7 +42,7 @@ bool Stream::become_shared() noexcept {
     if (state() == State::kConnecting && !pinned_) leave_or_give_up(Reason::kFork);
     if (!shareable()) return false;
     shared_.store(true, std::memory_order_release);
-    options_known_.store(false, std::memory_order_release);
+    set_options_changed();
     reason_ = Reason::kFork;
   }
   publish_state();
@@ -85,7 +85,7 @@ Reason Stream::become_alone() noexcept {
   if (flags < 0) return Reason::kBusy;
   if (!tcp_counters_are(fd(), tcp_tx_, tcp_rx_) && !count_from_here()) return Reason::kBusy;
   nonblocking_.store((flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
-  options_known_.store(false, std::memory_order_release);
+  set_options_changed();
   shared_.store(false, std::memory_order_release);
   return Reason::kNone;
 }

@@ -652,7 +652,7 @@ int Stream::unsent_bytes() noexcept {
 }
 
 int Stream::unread_to_tell() noexcept {
-  learn_options();
+  learn(Option::kTellsUnread);
   if (!tells_unread_.load(std::memory_order_relaxed)) return -1;
   const int saved = errno;
   const PollPlan plan = plan_poll(POLLRDHUP, Arm::kNever);
@@ -667,8 +667,9 @@ int Stream::unread_to_tell() noexcept {
   return unread + (ended ? 1 : 0);
 }
 
-void Stream::learn_options() noexcept {
-  if (options_known_.load(std::memory_order_acquire)) return;
+void Stream::learn(Option option) noexcept {
+  const auto bit = static_cast<std::uint8_t>(option);
+  if ((known_options_.load(std::memory_order_acquire) & bit) != 0) return;
   const int saved = errno;
   const auto fetch = [&](int level, int name, auto value) noexcept {
     socklen_t length = sizeof value;
@@ -678,18 +679,26 @@ void Stream::learn_options() noexcept {
   const auto nanoseconds = [](const timeval& tv) noexcept {
     return std::int64_t{tv.tv_sec} * 1'000'000'000 + std::int64_t{tv.tv_usec} * 1000;
   };
-  recv_timeout_ns_.store(nanoseconds(fetch(SOL_SOCKET, SO_RCVTIMEO, timeval{})),
-                         std::memory_order_relaxed);
-  send_timeout_ns_.store(nanoseconds(fetch(SOL_SOCKET, SO_SNDTIMEO, timeval{})),
-                         std::memory_order_relaxed);
-  tells_unread_.store(fetch(IPPROTO_TCP, TCP_INQ, 0) != 0, std::memory_order_relaxed);
+  switch (option) {
+    case Option::kRecvTimeout:
+      recv_timeout_ns_.store(nanoseconds(fetch(SOL_SOCKET, SO_RCVTIMEO, timeval{})),
+                             std::memory_order_relaxed);
+      break;
+    case Option::kSendTimeout:
+      send_timeout_ns_.store(nanoseconds(fetch(SOL_SOCKET, SO_SNDTIMEO, timeval{})),
+                             std::memory_order_relaxed);
+      break;
+    case Option::kTellsUnread:
+      tells_unread_.store(fetch(IPPROTO_TCP, TCP_INQ, 0) != 0, std::memory_order_relaxed);
+      break;
+  }
   // While others have the socket too they may change them.
-  options_known_.store(!shared(), std::memory_order_release);
+  if (!shared()) known_options_.fetch_or(bit, std::memory_order_release);
   errno = saved;
 }
 
 std::int64_t Stream::io_deadline(bool sending) noexcept {
-  learn_options();
+  learn(sending ? Option::kSendTimeout : Option::kRecvTimeout);
   const std::int64_t timeout =
       (sending ? send_timeout_ns_ : recv_timeout_ns_).load(std::memory_order_relaxed);
   return timeout == 0 ? kForever : sys::now_ns() + timeout;
