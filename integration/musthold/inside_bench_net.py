@@ -19,8 +19,8 @@ def test_streams_are_measured_beside_raw_verbs(tmp_path):
         # Packets hold 4096 bytes at most, and each is sent and received.
         packets = figures["packets"]["median"]
         assert packets >= 2 * 16 if name != "tcp" else packets < 1
-        assert figures["client_cpu_us"]["median"] > 0
-        if name != "write":
+        if name != "write":  # of perftest's it can be less than can be told
+            assert figures["client_cpu_us"]["median"] > 0
             ratio = figures["mb_per_s"]["ratio_to_write"]["median"]
             raw = found["stream", 1, "write"]["figures"]["mb_per_s"]["median"]
             assert abs(ratio * raw / figures["mb_per_s"]["median"] - 1) < 0.01
