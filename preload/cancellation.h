@@ -106,11 +106,12 @@ inline bool may_be_cancelled() noexcept {
 // A call that takes a few instructions, of a thread that nobody cancels: no handler runs in it, so none
 // ends the thread there. Those that were put off run where they may.
 [[gnu::cold]] void deliver_signals();
-template <typename Call>
-[[gnu::always_inline]] inline auto brief(Call call) {
-  static_assert(noexcept(call()));  // else the frame would know what to do when it is unwound
+template <auto call, typename... Args>
+[[gnu::always_inline]] inline auto brief(Args... args) {
+  // Else the frame would know what to do when it is unwound.
+  static_assert(noexcept(call(args...)));
   signals::begin();
-  const auto result = call();
+  const auto result = call(args...);
   if (hardly_ever(signals::end_without_delivery())) deliver_signals();
   return result;
 }

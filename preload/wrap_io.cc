@@ -329,8 +329,8 @@ RR_NOINLINE ssize_t go_the_short_way(int fd, Buffer* buf, size_t n, Socket* sock
   } call{fd, buf, n};
   asm("" : "+m"(call));
   if (((flags & ~plain_flags) | ... | 0) == 0 && !cancellation::may_be_cancelled()) {
-    const ssize_t result = cancellation::brief(
-        [&]() noexcept __attribute__((always_inline)) { return transfer_at_once<transfer>(fd, socket, buf, n); });
+    const ssize_t result =
+        cancellation::brief<transfer_at_once<transfer, Buffer>>(fd, socket, buf, n);
     if (!hardly_ever(result <= 0)) return result;
   }
   return go_the_long_way<long_way>(call.fd, call.buf, call.n, flags...);
