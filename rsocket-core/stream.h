@@ -124,8 +124,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
     return reason_from_wire(slot_->peer_reason.load(std::memory_order_relaxed));
   }
 
-  // ---- The program's calls (stream_io.cc). As recv(2), send(2): the result, or -1 and errno.
-  // SIGPIPE is raised here unless MSG_NOSIGNAL is given.
+  // ---- The program's calls (stream_io.cc, stream_questions.cc). As recv(2), send(2): the result, or
+  // -1 and errno. SIGPIPE is raised here unless MSG_NOSIGNAL is given.
   // Cancellation points, but for a send whose sleep is not to be one: -1 and ECANCELED when the thread is
   // ended, whatever has been transferred.
   enum class Sleep : std::uint8_t { kCancellable, kUncancellable };

@@ -39,6 +39,7 @@ Names treated_specially() {
   const fs::path root(RINGROAD_SOURCES);
   std::vector<fs::path> files = {root / "rsocket-core/stream_io.cc",
                                  root / "rsocket-core/stream_poll.cc",
+                                 root / "rsocket-core/stream_questions.cc",
                                  root / "rsocket-core/epoll_set.cc",
                                  root / "rsocket-core/epoll_set_entries.cc"};
   for (const auto& entry : fs::directory_iterator(root / "preload")) {
