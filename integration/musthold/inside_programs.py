@@ -10,7 +10,10 @@ import subprocess
 
 import pytest
 
+from systems import raft_stores
+
 from . import support
+from .inside_faults import CLIENT
 from .inside_one_host import ADDRESS, NETWORK
 from .test_programs import AT_ONCE, check_promoted, needs, output, server
 
@@ -92,3 +95,17 @@ def test_iperf3(host, preloads, words):
         end = report["end"]
         assert 0 < end["sum_received"]["bytes"] <= end["sum_sent"]["bytes"]
         check_promoted(host, child.pid, end["sum_received"]["bytes"] // 2)
+
+
+@raft_stores.needs_program
+def test_stores_with_tikvs_transport(host):
+    """Between all three the way is over the cable: store 2 reaches store 3 as store 1 does."""
+    policy = host.policy("raft", ["1-65535"], via="rdma", subnet=NETWORK,
+                         promote_after="{ messages = 1 }")
+    addresses = [f"{address}:{support.free_port(address)}" for address in (CLIENT, ADDRESS, ADDRESS)]
+    # An emulated machine keeps nobody's time: TiKV's own keepalive.
+    preload = host.preload(policy) | {"RAFT_KEEPALIVE_MS": "10000"}
+    with raft_stores.Stores(host, addresses, preload) as stores:
+        measured = raft_stores.alternate(stores, RDMA, rounds=1, seconds=2, at_once=4, size=512)
+        stores.check_logs(sum(report["commands"] for reports in measured.values()
+                              for report in reports))
