@@ -71,7 +71,9 @@ void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
     ask_after_pause();
   } else if (passing(reason) || passing(peer_reason)) {
     if (!ask_later(true)) ask_after_pause();
-  } else if (cause == Reason::kMemlock || cause == Reason::kNoRdmaDevice) {
+  } else if (cause == Reason::kMemlock || cause == Reason::kNoRdmaDevice ||
+             (cause == Reason::kPeerHasNoRingroad && retries_ > 0)) {
+    // In the last case somebody was there, and another may be about to take the place.
     ask_after_pause();
   } else {
     pinned_ = true;

@@ -124,6 +124,20 @@ INSTANTIATE_TEST_SUITE_P(StreamAgain, StreamRefused,
                                          std::pair(Reason::kNoRdmaDevice, 0),
                                          std::pair(Reason::kMemlock, 0)));
 
+TEST(StreamAgain, OneThatWasAnsweredOnceAsksAgainWhereNobodyAnswers) {
+  for (const bool answered : {false, true}) {
+    StreamPair p;
+    const auto refuse = [&](Reason here, Reason there) {
+      p.start();
+      p.a->promotion_refused(here, there);
+      p.b->promotion_refused(there, Reason::kNone);
+    };
+    if (answered) refuse(Reason::kPeerRefused, Reason::kBusy);
+    refuse(Reason::kPeerHasNoRingroad, Reason::kNone);
+    EXPECT_EQ(p.a->on_kernel_for_good(), !answered);
+  }
+}
+
 TEST(StreamAgain, OneThatCameBackAsksAfterAPauseThatGrows) {
   StreamPair p;
   std::int64_t last = 0;
