@@ -52,8 +52,9 @@ class SocketRef {
  public:
   SocketRef() noexcept = default;
   explicit SocketRef(Socket* held) noexcept : socket_(held) {}
-  // For who calls drop(). A call takes its reference and then looks whether the number is there still; close() takes the number out
-  // and then looks for references. One of the two must see the other, hence seq_cst in all four places.
+  // For who calls drop(). A call takes its reference and then looks whether the number is there
+  // still; close() takes the number out and then looks for references. One of the two must see the
+  // other, hence seq_cst in all four places.
   static bool try_hold(Socket* socket) noexcept {
     std::uint32_t refs = socket->refs.load(std::memory_order_relaxed);
     while (refs != 0) {

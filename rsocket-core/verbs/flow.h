@@ -25,10 +25,9 @@
 //    kStreamReserve has room for them.
 //  - Ack-triggered kCredit: it is sent when half of the data receives are owed, so a message that
 //    only acknowledges is itself acknowledged by a fraction of a message: no ping-pong.
-//  - Let A reach `data receives` outstanding. B, by the time it has processed half of them, and
-//  what is
-//    less than a batch, owes half of them and tells A, if B may send. What A sends until it hears
-//    that is triggered by messages that B sent before: these consume at most one ring, which
+//  - Let A reach `data receives` outstanding. B, by the time it has processed half of them
+//    and what is less than a batch, owes half of them and tells A, if B may send. What A sends until
+//    it hears that is triggered by messages that B sent before: these consume at most one ring, which
 //    triggers at most 4 kCredit (one a quarter), and number at most kPostedReceives, which triggers
 //    at most 3 (one each half of the data receives). 7 < kCreditReserve, so A does not come to the
 //    end of its reserve before it hears from B. By symmetry neither does B; were one the first to
