@@ -33,6 +33,8 @@ void Stream::step(StreamEvent event, Reason reason) noexcept {
   if (to == State::kClosed && tx_ != Tx::kChannel && !kernel_takes_bytes()) tx_ = Tx::kDead;
   if (reason != Reason::kNone || to == State::kOnChannel) reason_ = reason;
   publish_state();
+  // A program's call may have come before the agent, which then has nothing more to wake it.
+  if (moves(from) || from == State::kOnChannel) host_->attend(*this);
 }
 
 void Stream::settle_kernel_only() noexcept {

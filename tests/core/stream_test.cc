@@ -49,6 +49,30 @@ TEST(Stream, DeliversBytesSentBeforeTheSwitchFirst) {
   EXPECT_EQ("oreafter", recv_text(*p.a, 100));  // in one call, as the kernel would
 }
 
+// Whichever thread comes first: the agent waits for other things then, and says so in the log.
+TEST(Stream, TheAgentHearsOfEveryMoveThatAProgramsCallCompletes) {
+  StreamPair p;
+  // How many of the two ends got there in a call that told the agent.
+  const auto heard_of = [&p](State to) {
+    int heard = 0;
+    for (int i = 0; i < 2000 && (p.a->state() != to || p.b->state() != to); ++i) {
+      for (Stream* stream : {p.a.get(), p.b.get()}) {
+        const State before = stream->state();
+        const int attended = p.host.attended;
+        stream->service();
+        if (stream->state() == to && before != to && p.host.attended > attended) ++heard;
+      }
+      if (i > 20) poll(nullptr, 0, 1);
+    }
+    return heard;
+  };
+  p.start();
+  p.channels_up();
+  EXPECT_EQ(2, heard_of(State::kOnChannel));
+  p.a->leave_channel(Reason::kOperator);
+  EXPECT_EQ(2, heard_of(State::kOnTcp));
+}
+
 // No frame may stand behind bytes that a child or another program of the server's will read.
 TEST(Stream, AServerAnswersOnlyWhenItHasReadAllThatCameBefore) {
   StreamPair p;
