@@ -10,6 +10,8 @@ PREFIX ?= /usr/local
 ifneq ($(shell command -v ccache 2>/dev/null),)
 export CMAKE_C_COMPILER_LAUNCHER ?= ccache
 export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
+# The packages' build takes the release's objects: they differ in the folder that debuggers are told.
+export CCACHE_NOHASHDIR ?= 1
 endif
 
 # Everything but the tests.
