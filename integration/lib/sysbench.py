@@ -48,15 +48,20 @@ class Load:
         return run
 
     def launch(self, workload, output, threads, seed, seconds=0, events=0, preload=None, more=()):
-        """Begins a run limited by `seconds` or by `events` (0: no limit); returns a Run.
-
-        `workload` is a name that sysbench knows or a script's path. `preload` holds variables to
-        add to the environment. `more` are further words of the command.
+        """Begins a run as `command` has it; `preload` holds variables to add to the environment.
+        Returns a Run.
         """
-        command = ["sysbench", str(workload), *self._options, f"--threads={threads}",
-                   f"--time={seconds}", f"--events={events}", f"--rand-seed={seed}", *more,
-                   "--histogram=on", "--percentile=95", "run"]
-        return Run(command, output, seconds, preload)
+        return Run(self.command(workload, threads, seed, seconds, events, more), output, seconds,
+                   preload)
+
+    def command(self, workload, threads, seed, seconds=0, events=0, more=()):
+        """The words of a run limited by `seconds` or by `events` (0: no limit).
+
+        `workload` is a name that sysbench knows or a script's path; `more` are further words.
+        """
+        return ["sysbench", str(workload), *self._options, f"--threads={threads}",
+                f"--time={seconds}", f"--events={events}", f"--rand-seed={seed}", *more,
+                "--histogram=on", "--percentile=95", "run"]
 
 
 class Run:

@@ -10,9 +10,8 @@ import subprocess
 
 import pytest
 
-from lib import mariadb
-
 from . import support
+from .test_sysbench import SEED, load_for
 
 pytestmark = support.needs_mariadb
 THREADS = 4
@@ -37,11 +36,8 @@ def fixture_server(host, preload):
 def load(server, preload, seconds=0):
     """The words of a sysbench run that is preloaded by itself, and reports every second."""
     return ["env", *(f"{name}={value}" for name, value in preload.items()),
-            "sysbench", "oltp_point_select", "--db-driver=mysql", f"--mysql-host={server.address}",
-            f"--mysql-port={server.port}", f"--mysql-user={mariadb.USER}",
-            f"--mysql-password={mariadb.PASSWORD}", f"--mysql-db={mariadb.DATABASE}",
-            f"--tables={support.TABLES}", f"--table-size={support.TABLE_SIZE}",
-            f"--threads={THREADS}", f"--time={seconds}", "--report-interval=1", "--percentile=95", "run"]
+            *load_for(server).command("oltp_point_select", THREADS, SEED, seconds,
+                                      more=["--report-interval=1"])]
 
 
 def command(host, *words):

@@ -3,6 +3,7 @@
    sysbench ── node 1 127.0.1.1 ═══ 4567 ═══ node 2 127.0.1.2 ═══ 4567 ═══ node 3 127.0.1.3
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -89,13 +90,19 @@ class Loaded:
         return done.returncode
 
 
-@pytest.fixture(name="host")
-def fixture_host():
+@contextlib.contextmanager
+def host_for_nodes():
     """Where another user may go, as which the nodes run."""
     with processes.WorkDirectory("ringroad-galera") as work:
         work.chmod(0o755)
         host = support.Host(work)
         host.runtime.chmod(0o1777)
+        yield host
+
+
+@pytest.fixture(name="host")
+def fixture_host():
+    with host_for_nodes() as host:
         yield host
 
 
