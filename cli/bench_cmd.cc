@@ -33,9 +33,11 @@ struct Bench {
   const char* what;
   std::vector<Option> options;
   const char* more;
+  // Else it reads what others have measured, and `more` is all of its help.
+  bool measures = true;
 };
 
-// What every bench takes.
+// What every bench that measures takes.
 const std::vector<Option> kShared = {
     {"--out", "DIR",
      "folder for the report; a run that was interrupted goes on in it.\n"
@@ -108,6 +110,44 @@ const std::vector<Bench> kBenches = {
      "Ringroad's connections are on their channel before what is measured begins; -polls and\n"
      "-sleeps are those of a policy with spin = \"100ms\" and \"0us\". Raw verbs need perftest\n"
      "on both hosts.\n"},
+    {"model",
+     "What a network card would make of the costs that the others measured on one host",
+     {
+         {"--net", "DIR", "results of bench net; default: ringroad-bench-net"},
+         {"--oltp", "DIR", "results of bench oltp; default: ringroad-bench-oltp"},
+         {"--shm-instructions", "N", "of a message over shared memory: cost.stream_shm"},
+         {"--verbs-instructions", "N", "of a message over a queue pair: cost.stream_verbs"},
+         {"--instructions-per-s", "N", "the rate at which this host works the former off"},
+         {"--latency", "TIME", "of a one-sided write by the card; default: 4.8us"},
+         {"--bandwidth", "RATE", "of the card; default: 93.4Gb/s"},
+     },
+     "A query over TCP on this host less TCP's software is the database's own work. With\n"
+     "Ringroad's software in its place, and the latency and the bandwidth of a card, it is\n"
+     "what the query would cost there. The software is that of ping-pongs of as many bytes:\n"
+     "TCP's over loopback, Ringroad's over shared memory and, for a queue pair, by the count\n"
+     "of its instructions.\n"
+     "\n"
+     "Prints Markdown: for each workload and number of threads what a query costs and what\n"
+     "of it is TCP; the ratios to TCP by the same card in time, for one thread, and in the\n"
+     "server's processor time, for a busy server; the same subtraction for shared memory\n"
+     "beside what was measured of it, which shows how far the model can be trusted; and each\n"
+     "assumption with the side that it flatters. It measures nothing itself: all three need\n"
+     "the same quiet host and the same build.\n"
+     "\n"
+     "The defaults of the card are what perftest's ib_write_lat and ib_write_bw were reported\n"
+     "to say of a ConnectX-5 at 100 GbE.\n"
+     "\n"
+     "Example; the third, in a source tree, prints the numbers of the fourth:\n"
+     "  ringroad bench net --carriers tcp,shm,shm-polls,shm-sleeps\n"
+     "  ringroad bench oltp --carriers tcp,shm\n"
+     "  ctest --test-dir build -L cost -V\n"
+     "  ringroad bench model --shm-instructions N --verbs-instructions N --instructions-per-s N\n"
+     "\n"
+     "Exit status:\n"
+     "  0    printed\n"
+     "  1    printed, but rows lack what was not measured; each says which command does\n"
+     "  2    wrong arguments, or DIR has no such results of one host\n",
+     false},
 };
 
 std::vector<std::filesystem::path> program_candidates(const std::filesystem::path& directory) {
@@ -181,10 +221,12 @@ void add_bench_command(CLI::App& app, int& exit_status) {
     set_usage(*sub, std::string("ringroad bench ") + bench.name + " [OPTIONS]");
     sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_options(*sub, bench.options, words);
-    add_options(*sub, kShared, words);
-    sub->footer(std::string(bench.more) + kSharedHelp + "\nExamples:\n  ringroad bench " +
-                bench.name + " --quick\n  ringroad bench " + bench.name +
-                " --inventory hosts.toml --out results\n" + kExits);
+    if (bench.measures) add_options(*sub, kShared, words);
+    sub->footer(!bench.measures
+                    ? bench.more
+                    : std::string(bench.more) + kSharedHelp + "\nExamples:\n  ringroad bench " +
+                          bench.name + " --quick\n  ringroad bench " + bench.name +
+                          " --inventory hosts.toml --out results\n" + kExits);
     sub->callback(
         [name = std::string(bench.name), words, &exit_status] { exit_status = run(name, *words); });
   }

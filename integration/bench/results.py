@@ -95,12 +95,30 @@ class Results:
         if rest:
             self._file.truncate(len(text.encode()) - len(rest.encode()))
             self._file.seek(0, os.SEEK_END)
-        for number, line in enumerate(filter(None, whole.split("\n")), 1):
-            try:
-                self.cells.append(json.loads(line))
-            except ValueError:
-                raise ResultsError(f"{self.out / CELLS}:{number}: is no JSON: mend or remove the "
-                                   "line, or name another folder with --out") from None
+        self.cells += _cells_in(whole, self.out)
+
+
+def load(out):
+    """The settings and the cells of a folder, which a run may be writing to."""
+    out = Path(out)
+    try:
+        settings = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
+        text = (out / CELLS).read_text(encoding="utf-8")
+    except OSError as problem:
+        raise ResultsError(f"{problem.filename}: {problem.strerror}") from None
+    return settings, _cells_in(text.rpartition("\n")[0], out)
+
+
+def _cells_in(whole, out):
+    """The cells of whole lines."""
+    cells = []
+    for number, line in enumerate(filter(None, whole.split("\n")), 1):
+        try:
+            cells.append(json.loads(line))
+        except ValueError:
+            raise ResultsError(f"{out / CELLS}:{number}: is no JSON: mend or remove the "
+                               "line, or name another folder with --out") from None
+    return cells
 
 
 def _words(value):

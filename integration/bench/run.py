@@ -102,14 +102,17 @@ class Bench:
 
     def remarks(self, figures):
         """What a reader of the report has to know of these figures of all cells: sentences."""
-        busy = [cell["others_percent"] for cell in figures
-                if cell.get("others_percent") is not None]
         # Where processors are emulated, the kernel's own work is much of it.
-        if not busy or self.place.name == "soft-roce" or statistics.median(busy) < BUSY_PERCENT:
-            return []
-        return [f"**The host was busy with other things, {statistics.median(busy):.0f} % of its "
-                "processors by the median: times and rates are theirs, too. Repeat it on a quieter "
-                "host.**"]
+        return [] if self.place.name == "soft-roce" else busy_remarks(figures)
+
+
+def busy_remarks(figures):
+    busy = [cell["others_percent"] for cell in figures if cell.get("others_percent") is not None]
+    if not busy or statistics.median(busy) < BUSY_PERCENT:
+        return []
+    return [f"**The host was busy with other things, {statistics.median(busy):.0f} % of its "
+            "processors by the median: times and rates are theirs, too. Repeat it on a quieter "
+            "host.**"]
 
 
 def parser_of(bench):
