@@ -3,10 +3,13 @@
    python3 -m bench.smc_net NETWORK-DEVICE=RDMA-DEVICE...
 
 Cards with a PNET id of their own need none of this; Soft-RoCE's devices have none. A user-defined EID makes SMC-Rv2
-possible, and Soft-RoCE speaks no other, for version 1 asks for a RoCEv1 GID. Linux 6.12 does it; 6.1 hangs.
-exit status: 0 done, 1 the kernel refused, 2 wrong arguments
+possible, and Soft-RoCE speaks no other, for version 1 asks for a RoCEv1 GID. That works since Linux 6.12; with 6.1
+every connection hangs, so nothing is done there.
+exit status: 0 done, 1 the kernel is too old or has refused, 2 wrong arguments
 """
 
+import os
+import re
 import socket
 import struct
 import subprocess
@@ -24,6 +27,7 @@ SMC, ADD_EID, EID_ENTRY = "SMC_GEN_NETLINK", 10, 1
 PNET_ID, EID = "RINGROAD", "RINGROAD"
 EID_BYTES = 32
 PORT = 1  # of the RDMA device
+SINCE = (6, 12)
 
 
 def attribute(kind, value):
@@ -77,11 +81,19 @@ def join(pairs):
         call(kernel, smc, ADD_EID, attribute(EID_ENTRY, EID.ljust(EID_BYTES)))
 
 
+def too_old(release):
+    return tuple(int(part) for part in re.findall(r"\d+", release)[:2]) < SINCE
+
+
 def main(words):
     pairs = [word.split("=") for word in words]
     if not pairs or any(len(pair) != 2 for pair in pairs):
         print(__doc__, file=sys.stderr)
         return 2
+    if too_old(os.uname().release):
+        print(f"bench.smc_net: Linux {os.uname().release} is too old for SMC-Rv2 over Soft-RoCE: "
+              f"{SINCE[0]}.{SINCE[1]} is needed", file=sys.stderr)
+        return 1
     subprocess.run(["modprobe", "-a", "smc", "smc_diag"], check=False)
     try:
         join(pairs)
