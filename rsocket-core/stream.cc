@@ -140,11 +140,12 @@ bool Stream::close_by_program(bool busy) noexcept {
     if (state() == State::kSwitching && !token_sent_) give_up(Reason::kClosing);
     if (channel_ != nullptr) channel_->progress();
     const bool on_kernel = channel_ == nullptr && !gave_up_ && kernel_takes_bytes();
-    close_now = on_kernel || peer_closed_ || state() == State::kReset;
+    if (peer_closed_ && state() == State::kOnChannel) follows_ = true;
+    close_now = on_kernel || state() == State::kReset || (peer_closed_ && !waits_to_follow());
     known_to_agent = known_to_agent_.load(std::memory_order_relaxed) || !close_now;
     if (known_to_agent) host_->unwatch(*this, fd());
     bool abort = false;
-    if (!close_now) {
+    if (!close_now && !peer_closed_) {
       linger option{};
       socklen_t length = sizeof option;
       if (resets_if_killed_) {
@@ -193,6 +194,7 @@ bool Stream::close_by_program(bool busy) noexcept {
     if (!close_now) {
       // A switch under way has its own time-out, and comes first.
       if (state() != State::kSwitching) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
+      if (peer_closed_) deadline_ns_ = follow_until_ns_;
       if (!shut_wr_) {
         shut_wr_ = true;
         pending_shut_wr_ = !kernel_takes_bytes();

@@ -7,6 +7,7 @@
 
 #include "rsocket-core/stream.h"
 #include "rsocket-core/sys.h"
+#include "rsocket-core/tcp_counters.h"
 
 namespace ringroad {
 namespace {
@@ -60,13 +61,12 @@ bool Stream::settled() noexcept {
 }
 
 // Whose program closed first keeps the kernel's connection in TIME_WAIT, as without us: a server
-// that only answers its clients' ends could not be started again otherwise.
+// that only answers its clients' ends could not be started again otherwise. The end of its channel
+// can be seen before the end of its connection, which the kernel brings when it finds the time.
 bool Stream::waits_to_follow() noexcept {
-  if (!follows_) return false;
-  if (follow_until_ns_ == 0) {
-    follow_until_ns_ = sys::now_ns() + kFollowTimeoutNs;
-    deadline_ns_ = std::min(deadline_ns_, follow_until_ns_);
-  }
+  if (!follows_ || tcp_peer_ended(fd())) return false;
+  if (follow_until_ns_ == 0) follow_until_ns_ = sys::now_ns() + kFollowTimeoutNs;
+  deadline_ns_ = std::min(deadline_ns_, follow_until_ns_);
   return sys::now_ns() < follow_until_ns_;
 }
 
@@ -92,8 +92,9 @@ void Stream::finish_linger() noexcept {
     case State::kOnChannel:
       if (pending_shut_wr_) send_fin();
       channel_->flush();
-      done = peer_closed_ || (fin_sent_ && channel_->tx_posted() == channel_->tx_head() &&
-                              channel_->delivered() && !waits_to_be_read() && !waits_to_follow());
+      done = (peer_closed_ || (fin_sent_ && channel_->tx_posted() == channel_->tx_head() &&
+                               channel_->delivered() && !waits_to_be_read())) &&
+             !waits_to_follow();
       // Before the channel is closed: by that the peer would know, too.
       if (done && !peer_closed_ && !closed_in_use_) sys::shutdown(fd(), SHUT_WR);
       break;
@@ -196,7 +197,7 @@ StreamInterest Stream::interest() noexcept {
       want.channel = true;
       break;
     case State::kOnChannel:
-      want.tcp_in = !peer_closed_;
+      want.tcp_in = !peer_closed_ || follow_until_ns_ != 0;
       want.channel = !peer_closed_ && (app_closed_ || pending_shut_wr_ ||
                                        channel_->tx_posted() != channel_->tx_head());
       break;

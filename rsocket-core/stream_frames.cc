@@ -2,7 +2,6 @@
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
@@ -42,15 +41,6 @@ class WithoutNagle {
   int fd_;
   bool was_off_;
 };
-
-// Whether the peer has ended its output, or the connection is over.
-bool peer_ended(int fd) noexcept {
-  if (tcp_established(fd)) return false;
-  pollfd state_of{fd, POLLRDHUP, 0};
-  timespec now{0, 0};
-  return sys::ppoll(&state_of, 1, &now, nullptr) > 0 &&
-         (state_of.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
 
 std::size_t unread_in_kernel(int fd) noexcept {
   int bytes = 0;
@@ -103,7 +93,7 @@ void Stream::scan_frames() noexcept {
     const std::uint64_t unread = boundary_ - tcp_rx_;
     if (unread > kMaxPeekBytes) {
       // Announced, by whoever it was, and never to come?
-      if (peer_ended(fd()) && unread_in_kernel(fd()) == 0) tcp_ended(0);
+      if (tcp_peer_ended(fd()) && unread_in_kernel(fd()) == 0) tcp_ended(0);
       return;
     }
     const std::size_t before = static_cast<std::size_t>(unread) + verified_;
@@ -128,14 +118,14 @@ void Stream::scan_frames() noexcept {
     const auto seen = static_cast<std::size_t>(n);
     if (seen <= before) {
       // Nothing at the boundary yet. Did the connection end behind what is unread?
-      if (seen == before && peer_ended(fd())) tcp_ended(0);
+      if (seen == before && tcp_peer_ended(fd())) tcp_ended(0);
       return;
     }
     ResumeFrame resume;
     switch (match_frame(nonce_, bytes + before, seen - before, resume)) {
       case FrameMatch::kPartial:
         // Bytes of the program's may begin as a frame does, and be the last.
-        if (!token_seen_ && peer_ended(fd()) && unread_in_kernel(fd()) == seen) frame_other();
+        if (!token_seen_ && tcp_peer_ended(fd()) && unread_in_kernel(fd()) == seen) frame_other();
         return;
       case FrameMatch::kToken:
         if (token_seen_ || resume_seen_) return break_connection(ECONNRESET, Reason::kBadRequest);

@@ -4,6 +4,7 @@
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 
 #include <cstddef>
 
@@ -66,6 +67,14 @@ bool tcp_established(int fd) noexcept {
   socklen_t length = sizeof info;
   return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
          info.tcpi_state == kEstablished;
+}
+
+bool tcp_peer_ended(int fd) noexcept {
+  if (tcp_established(fd)) return false;
+  pollfd ends{fd, POLLRDHUP, 0};
+  timespec now{0, 0};
+  return sys::ppoll(&ends, 1, &now, nullptr) > 0 &&
+         (ends.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 }  // namespace ringroad

@@ -19,6 +19,9 @@ bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcep
 // Neither end has closed, shut down or reset the connection.
 bool tcp_established(int fd) noexcept;
 
+// Whether the peer has ended its output, or the connection is over.
+bool tcp_peer_ended(int fd) noexcept;
+
 // Whether the next `unread` bytes have all arrived, and so little of the receive buffer is taken
 // that a frame behind them finds room in the window, whether or not the program reads.
 bool tcp_has_room_behind(int fd, std::uint64_t unread) noexcept;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rsocket-core/fault_channel.h"
+#include "rsocket-core/sys.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
@@ -41,6 +42,52 @@ Channel& promote_without_credit(StreamPair& p) {
     return p.a->state() == State::kOnChannel && p.b->state() == State::kOnChannel;
   }));
   return channel;
+}
+
+// `a` closes, and the kernel is late with the end of the connection: it comes when the descriptor
+// that is returned is closed.
+int close_with_the_end_late(StreamPair& p) {
+  p.promote();
+  const int connection = dup(p.a_fd);
+  const int elsewhere = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(p.a_fd, dup2(elsewhere, p.a_fd));
+  ::close(elsewhere);
+  close_stream(p.a, p.a_fd);
+  EXPECT_TRUE(p.pump_until([&] { return p.a->state() == State::kClosed; }));
+  p.a.reset();
+  EXPECT_EQ("", recv_text(*p.b, 10));
+  p.b->service();
+  return connection;
+}
+
+// Whose program closed first keeps the connection in TIME_WAIT.
+TEST(StreamEnd, WhoeverClosesSecondWaitsForTheEndOfTheConnectionNotOfTheChannelOnly) {
+  StreamPair p;
+  const int connection = close_with_the_end_late(p);
+  close_stream(p.b, p.b_fd);
+  p.b->service();
+  EXPECT_EQ(State::kOnChannel, p.b->state());
+  EXPECT_TRUE(p.b->interest().tcp_in);
+  ::close(connection);
+  EXPECT_TRUE(service_until(p.b, [&] { return p.b->state() == State::kClosed; }));
+}
+
+TEST(StreamEnd, WhoeverClosesSecondDoesNotWaitForLongForAnEndThatAnotherProcessHolds) {
+  StreamPair p;
+  const int held = close_with_the_end_late(p);
+  close_stream(p.b, p.b_fd);
+  const std::int64_t deadline = p.b->interest().deadline_ns;
+  EXPECT_LE(deadline, sys::now_ns() + 500'000'000);
+  EXPECT_TRUE(service_until(p.b, [&] {
+    p.b->deadline_passed();
+    return p.b->state() == State::kClosed;
+  }));
+  EXPECT_GE(sys::now_ns(), deadline);
+  int error = -1;
+  socklen_t length = sizeof error;
+  ASSERT_EQ(0, getsockopt(held, SOL_SOCKET, SO_ERROR, &error, &length));
+  EXPECT_EQ(0, error);  // an end, not a reset
+  ::close(held);
 }
 
 // The FIN's offset says more than has arrived: what is missing was still waiting for credits.

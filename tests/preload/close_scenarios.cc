@@ -29,7 +29,8 @@ std::size_t left_in_time_wait(std::uint16_t port) {
   constexpr unsigned kTimeWait = 6;
   constexpr unsigned kListen = 10;
   constexpr int kQuietReads = 3;
-  // The kernel shows its table in pieces: where others open and close meanwhile, a line comes twice or is left out.
+  // The kernel shows its table in pieces: where others open and close meanwhile, a line comes twice
+  // or is left out.
   std::set<unsigned> waiting;
   int quiet = 0;
   for (int tries = 0; tries < 200 && quiet < kQuietReads; ++tries) {
@@ -40,7 +41,8 @@ std::size_t left_in_time_wait(std::uint16_t port) {
       unsigned local = 0;
       unsigned remote = 0;
       unsigned state = 0;
-      if (std::sscanf(line.c_str(), " %*d: %*8x:%x %*8x:%x %x", &local, &remote, &state) != 3) continue;
+      if (std::sscanf(line.c_str(), " %*d: %*8x:%x %*8x:%x %x", &local, &remote, &state) != 3)
+        continue;
       if (local != port || state == kListen) continue;
       if (state == kTimeWait) {
         waiting.insert(remote);
