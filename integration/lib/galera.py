@@ -58,7 +58,8 @@ class Node(mariadb.MariaDb):
         done = subprocess.run(
             ["mariadbd", "--no-defaults", *self.user_options(), f"--datadir={self.data}",
              f"--log-error={log}", f"--innodb-log-file-size={mariadb.REDO_LOG}",
-             "--innodb-use-native-aio=0", *self._options, "--wsrep-recover", "--skip-networking"],
+             "--innodb-use-native-aio=0", *self._options, "--wsrep-recover", "--skip-networking",
+             f"--socket={self.directory / 'recovery.sock'}"],
             check=False, timeout=RECOVERY_TIMEOUT_S)
         if done.returncode != 0:
             raise processes.ProcessError(f"{self.name}: recovery ended with {done.returncode}"

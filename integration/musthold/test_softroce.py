@@ -23,7 +23,7 @@ FAULTS, GALERA = HERE / "inside_faults.py", HERE / "inside_galera.py"
 # Boot with ONE, before it: at the end of that a device is gone.
 DOCTOR, PROGRAMS = HERE / "inside_doctor.py", HERE / "inside_programs.py"
 BENCH, NET = HERE / "inside_bench.py", HERE / "inside_bench_net.py"
-LIMIT_S = {ONE: 620, GUIDE: 480, FAULTS: 400, GALERA: 300}
+LIMIT_S = {ONE: 620, GUIDE: 480, FAULTS: 400, GALERA: 620}
 pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
 
