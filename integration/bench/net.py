@@ -199,7 +199,7 @@ class Net(run.Bench):
         count = max(low, min(high, int(seconds * FIRST[measure] / first["seconds"])))
         moved, busy = Moved(self._hosts()), Busy(self.place)
         told = client.perform(f"{words} {count}",
-                              PATIENCE_S + 4 * count * first["seconds"] / FIRST[measure])
+                              PATIENCE_S + 30 * count * first["seconds"] / FIRST[measure])
         others_percent = busy.others_percent(told)
         figures = figures_of(measure, told, moved.packets()) | {"others_percent": others_percent}
         carried = client.carried() if carrier.via else None
