@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 
 from . import support
@@ -48,9 +49,9 @@ class Answerer:
             self._process.kill()
             raise AssertionError((line, self._process.communicate()))
 
-    def stop(self):
+    def stop(self, by=signal.SIGTERM):
         """Asks it to end; its exit status, and what it said of its peers."""
-        self._process.terminate()
+        self._process.send_signal(by)
         output, errors = self._process.communicate(timeout=support.ANSWER_S)
         assert errors == "", errors
         return self._process.returncode, output.splitlines()
