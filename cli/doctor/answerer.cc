@@ -77,12 +77,12 @@ socklen_t fill(const Where& where, sockaddr_storage& name) {
 int listen_at(Where where, std::string& why) {
   sockaddr_storage name{};
   socklen_t length = fill(where, name);
-  int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0 && !where.address) {
     // A host without IPv6.
     where.address = policy::Address{};
     length = fill(where, name);
-    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   }
   const int on = 1;
   const int off = 0;
@@ -98,13 +98,18 @@ int listen_at(Where where, std::string& why) {
   return fd;
 }
 
-int run_server(int listener, const std::shared_ptr<const policy::Policy>& policy) {
+// `waiting` is the signal mask while nobody asks: elsewhere SIGINT and SIGTERM are blocked, so that
+// none comes between the question whether one has come and the wait, or to another thread.
+int run_server(int listener, const std::shared_ptr<const policy::Policy>& policy,
+               const sigset_t& waiting) {
   // Outlives the threads: they are left behind at the end.
   static std::atomic<int> busy{0};
   int told = 0;  // the last error that was not to last
   while (interrupted == 0) {
     sockaddr_storage name{};
     socklen_t length = sizeof name;
+    pollfd asked{listener, POLLIN, 0};
+    if (ppoll(&asked, 1, nullptr, &waiting) < 0 && errno == EINTR) continue;
     const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&name), &length, SOCK_CLOEXEC);
     if (fd < 0) {
       const int error = errno;
@@ -118,7 +123,8 @@ int run_server(int listener, const std::shared_ptr<const policy::Policy>& policy
         }
         told = error;
         // Until descriptors or memory come back, or a signal ends it.
-        poll(nullptr, 0, kPauseMs);
+        const timespec pause{0, kPauseMs * 1'000'000};
+        ppoll(nullptr, 0, &pause, &waiting);
       }
       continue;
     }
@@ -230,9 +236,17 @@ int serve_answers(const std::string& where_text) {
   const policy::LoadResult loaded = policy::Policy::load_default(std::getenv("RINGROAD_POLICY"));
   if (!where || !loaded) return complain(kFailed, "--serve-answers is what --answer starts");
   struct sigaction action {};
-  action.sa_handler = interrupt;  // without SA_RESTART: accept() returns
+  action.sa_handler = interrupt;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGINT);
+  sigaddset(&ends, SIGTERM);
+  sigset_t waiting;
+  pthread_sigmask(SIG_BLOCK, &ends, &waiting);
+  sigdelset(&waiting, SIGINT);
+  sigdelset(&waiting, SIGTERM);
   std::string why;
   const int listener = listen_at(*where, why);
   if (listener < 0) return complain(kFailed, why);
@@ -240,7 +254,7 @@ int serve_answers(const std::string& where_text) {
               where->address ? "" : "every address, port ", to_text(*where).c_str(),
               static_cast<unsigned>(where->port));
   std::fflush(stdout);
-  const int status = run_server(listener, loaded.policy);
+  const int status = run_server(listener, loaded.policy, waiting);
   close(listener);
   return status;
 }
