@@ -170,8 +170,9 @@ bool Stream::close_by_program(bool busy) noexcept {
     if (busy || !close_now) {
       duplicate = sys::open_high_or_low(
           [&] { return sys::fcntl(fd(), F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
-      // Without a descriptor to linger on, the connection can only be cut.
-      if (duplicate < 0 && !close_now) abort = true;
+      // Without a descriptor to linger on, the connection can only be cut, or closed at once where
+      // the peer has left.
+      if (duplicate < 0 && !close_now) (peer_closed_ ? close_now : abort) = true;
     }
     if (abort) {
       // As the kernel does when a socket is closed with unread data or with SO_LINGER{1, 0}.
