@@ -18,6 +18,12 @@ namespace ringroad::test {
   std::exit(1);
 }
 
+inline int connected_to(const sockaddr_in& at) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) fail("connect");
+  return fd;
+}
+
 struct Loopback {
   int client = -1;
   int server = -1;
@@ -35,13 +41,17 @@ class Listener {
   // connect(2) and accept(2) return when the stream is on a channel, if the policy says so.
   Loopback connect_to() {
     Loopback made;
-    std::thread other([&] { made.server = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC); });
-    made.client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connect(made.client, reinterpret_cast<sockaddr*>(&at_), sizeof at_) != 0) fail("connect");
+    std::thread other([&] { made.server = accepted(); });
+    made.client = connected_to(at_);
     other.join();
-    if (made.server < 0) fail("accept4");
     return made;
   }
+  int accepted() {
+    const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd < 0) fail("accept4");
+    return fd;
+  }
+  const sockaddr_in& address() const { return at_; }
 
  private:
   int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
