@@ -85,15 +85,32 @@ Change::~Change() RR_NO_THREAD_SAFETY_ANALYSIS {
   change_mutex.unlock();
 }
 
-Farewell::Farewell(int fd) noexcept {
+std::atomic<bool> some_linger{false};
+
+namespace {
+
+bool lingers(int fd) noexcept {
   const int saved = errno;
   linger option{};
   socklen_t length = sizeof option;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &option, &length) == 0 && option.l_onoff != 0 &&
-      option.l_linger > 0) {
-    copy_ = sys::open_high(
-        [&] { return sys::fcntl(fd, F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
+  const bool told = sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &option, &length) == 0;
+  errno = saved;
+  return told && option.l_onoff != 0 && option.l_linger > 0;
+}
+
+}  // namespace
+
+void note_if_lingers(int fd) noexcept {
+  if (!some_linger.load(std::memory_order_relaxed) && lingers(fd)) {
+    some_linger.store(true, std::memory_order_relaxed);
   }
+}
+
+Farewell::Farewell(int fd) noexcept {
+  if (!some_linger.load(std::memory_order_relaxed) || !lingers(fd)) return;
+  const int saved = errno;
+  copy_ =
+      sys::open_high([&] { return sys::fcntl(fd, F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
   errno = saved;
 }
 Farewell::~Farewell() {

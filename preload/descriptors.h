@@ -128,6 +128,8 @@ class Change {
     std::atomic_thread_fence(std::memory_order_acquire);
     return under_way_.load(std::memory_order_acquire);
   }
+  // Whether this is one: not in a vfork child.
+  bool taken() const noexcept { return taken_; }
   // How many have begun.
   static unsigned count() noexcept {
     std::atomic_thread_fence(std::memory_order_acquire);
@@ -139,6 +141,10 @@ class Change {
   static std::atomic<unsigned> count_;
   const bool taken_;
 };
+// Whether closing may take its time (SO_LINGER), as far as it is known here: the program has set
+// the option, or inherited a listener that has it. Never false again.
+extern std::atomic<bool> some_linger;
+void note_if_lingers(int fd) noexcept;
 // Keeps the file that `fd` names open for as long as it lives, if closing it may take its time
 // (SO_LINGER): made before a Change, it waits behind it.
 class Farewell {

@@ -54,7 +54,9 @@ std::atomic<int>* same_memory = nullptr;
 char program[64] = "unknown";
 
 void copy(char* to, std::size_t size, const char* from) noexcept {
-  std::snprintf(to, size, "%s", from == nullptr ? "" : from);
+  const std::size_t n = from == nullptr ? 0 : strnlen(from, size - 1);
+  if (n > 0) std::memcpy(to, from, n);
+  to[n] = '\0';
 }
 
 void find_program_name() noexcept {

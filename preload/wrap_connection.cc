@@ -54,6 +54,7 @@ bool consider_listen(int fd) noexcept {
   SocketRef socket = descriptors::insert(fd, Kind::kListener);
   if (!socket) return false;
   socket->endpoint = local;
+  descriptors::note_if_lingers(fd);  // what it accepts is as it is
   agent->listen(local, via_shm, via_rdma);
   return true;
 }
@@ -70,11 +71,16 @@ void consider_known_listener(int fd) noexcept {
   errno = saved;
 }
 
-// `forks`: from before accept().
-void consider_accepted(int fd, bool nonblocking, unsigned forks) noexcept {
+// `remote`: as accept() has told it, or null. `forks`: from before accept().
+void consider_accepted(int fd, const sockaddr* remote, socklen_t length, bool nonblocking,
+                       unsigned forks) noexcept {
   descriptors::note_epoll_end(fd);
   FourTuple tuple;
-  if (!Endpoint::local_of(fd, tuple.local) || !Endpoint::peer_of(fd, tuple.remote)) return;
+  if (!Endpoint::local_of(fd, tuple.local) ||
+      !(Endpoint::from_sockaddr(remote, length, tuple.remote) ||
+        Endpoint::peer_of(fd, tuple.remote))) {
+    return;
+  }
   StreamConfig config;
   if (!runtime::match(StreamRole::kAccept, tuple.local, tuple.remote, config)) return;
   const SocketRef socket =
@@ -87,9 +93,9 @@ void consider_accepted(int fd, bool nonblocking, unsigned forks) noexcept {
   }
 }
 
-// `gone`: the kernel has closed it.
-SocketRef take_out(int fd, bool gone) noexcept {
-  if (!runtime::owns_memory()) return {};  // a vfork child: the table is its parent's
+// `gone`: the kernel has closed it. `own`: not in a vfork child, where the table is its parent's.
+SocketRef take_out(int fd, bool gone, bool own) noexcept {
+  if (!own) return {};
   descriptors::note_epoll_end(fd);
   bool last = false;
   int other = -1;
@@ -132,8 +138,13 @@ void check_closed(int fd) noexcept {
 
 }  // namespace
 
-SocketRef before_number_goes(int fd) noexcept { return take_out(fd, false); }
-void number_is_gone(int fd) noexcept { take_out(fd, true); }
+SocketRef before_number_goes(int fd) noexcept {
+  return take_out(fd, false, runtime::owns_memory());
+}
+SocketRef before_number_goes(int fd, const descriptors::Change& change) noexcept {
+  return take_out(fd, false, change.taken());
+}
+void number_is_gone(int fd) noexcept { take_out(fd, true, runtime::owns_memory()); }
 
 }  // namespace ringroad::preload
 
@@ -198,10 +209,20 @@ RR_NOINLINE int watched_accept4(int fd, sockaddr* addr, socklen_t* len, int flag
   if (runtime::policy_was_edited()) consider_known_listener(fd);
   const SocketRef listener = descriptors::find(fd);
   const unsigned forks = runtime::forks();
+  // The kernel tells of the peer in the same call.
+  sockaddr_storage own;
+  socklen_t own_length = sizeof own;
+  if (addr == nullptr && listener.is(Socket::Kind::kListener)) {
+    addr = reinterpret_cast<sockaddr*>(&own);
+    len = &own_length;
+  }
+  const socklen_t room = addr != nullptr && len != nullptr ? *len : 0;
   const int result = cancellation::caught(real().accept4, fd, addr, len, flags);
   if (result >= 0 && listener.is(Socket::Kind::kListener)) {
     const int saved = errno;
-    consider_accepted(result, (flags & SOCK_NONBLOCK) != 0, forks);
+    const bool whole = addr != nullptr && *len <= room;
+    consider_accepted(result, whole ? addr : nullptr, whole ? *len : 0,
+                      (flags & SOCK_NONBLOCK) != 0, forks);
     errno = saved;
   }
   return result;
@@ -219,7 +240,7 @@ int close_known(int fd, Close in_kernel) noexcept {
   const descriptors::Farewell farewell(fd);
   SocketRef closed;
   const descriptors::Change change;
-  closed = before_number_goes(fd);
+  closed = before_number_goes(fd, change);
   return in_kernel();
 }
 

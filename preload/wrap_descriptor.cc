@@ -290,8 +290,11 @@ int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
 }
 
 int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
-  if (!descriptors::managed(fd)) return real().setsockopt(fd, level, name, value, len);
-  return cancellation::no_point<stream_setsockopt>(fd, level, name, value, len);
+  const int result = descriptors::managed(fd)
+                         ? cancellation::no_point<stream_setsockopt>(fd, level, name, value, len)
+                         : real().setsockopt(fd, level, name, value, len);
+  if (level == SOL_SOCKET && name == SO_LINGER) descriptors::note_if_lingers(fd);
+  return result;
 }
 
 FILE* rr_fdopen(int fd, const char* mode) {

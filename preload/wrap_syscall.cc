@@ -276,16 +276,16 @@ enum class Look : std::uint8_t { kNever, kIfManaged, kAlways };
 // Their first argument is the only descriptor, and what they do to one that is not known here is
 // the kernel's affair.
 constexpr long kOfADescriptor[] = {
-    SYS_read,     SYS_write,      SYS_readv,      SYS_writev, SYS_preadv2, SYS_pwritev2,
-    SYS_recvfrom, SYS_recvmsg,    SYS_recvmmsg,   SYS_sendto, SYS_sendmsg, SYS_sendmmsg,
-    SYS_shutdown, SYS_getsockopt, SYS_setsockopt, SYS_ioctl,
+    SYS_read,     SYS_write,    SYS_readv,    SYS_writev,     SYS_preadv2,
+    SYS_pwritev2, SYS_recvfrom, SYS_recvmsg,  SYS_recvmmsg,   SYS_sendto,
+    SYS_sendmsg,  SYS_sendmmsg, SYS_shutdown, SYS_getsockopt, SYS_ioctl,
 };
 constexpr long kOthers[] = {
     SYS_close,      SYS_close_range, SYS_connect,      SYS_listen,   SYS_accept4,
     SYS_dup,        SYS_dup3,        SYS_fcntl,        SYS_sendfile, SYS_splice,
     SYS_epoll_ctl,  SYS_epoll_pwait, SYS_epoll_pwait2, SYS_pselect6, SYS_ppoll,
     SYS_io_submit,  SYS_pidfd_getfd, SYS_execve,       SYS_execveat, SYS_prctl,
-    SYS_seccomp,    SYS_exit_group,
+    SYS_seccomp,    SYS_setsockopt,  SYS_exit_group,
 #ifdef SYS_accept
     SYS_accept,
 #endif

@@ -225,6 +225,33 @@ SCENARIO(close_with_linger_zero_resets, kStaysOnChannel) {
   });
 }
 
+// Over TCP, where nobody reads what is left to send.
+SCENARIO(a_close_that_lingers_holds_no_other_up, 0) {
+  const int fd = a.stream();
+  const int other = a.stream();
+  a.client([&] {
+    const int on = 1;
+    a.result("SO_OOBINLINE", ::setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
+  });
+  if (a.is_client()) {
+    const std::string much(1 << 20, 'x');
+    while (::send(fd, much.data(), much.size(), MSG_DONTWAIT) > 0) {
+    }
+    const linger patient{1, 10};
+    a.result("SO_LINGER", ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &patient, sizeof patient));
+    Thread closer(a, [&] { a.close(fd); });
+    closer.wait_asleep();
+    a.timed(0, [&] { a.close(other); });
+    a.sync();
+    closer.join();
+  } else {
+    a.sync();
+    a.close(fd);
+    a.recv(other, 1);
+  }
+  a.sync();
+}
+
 SCENARIO(reset_wakes_the_sleepers, kStaysOnChannel) {
   const int fd = a.stream();
   if (a.is_client()) {
