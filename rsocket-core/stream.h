@@ -511,6 +511,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   unsigned room_pauses_ = 0;
   std::atomic<bool> agent_on_channel_{false};
   std::atomic<bool> touched_{false};
+  std::atomic<bool> sent_last_{false};  // on TCP: nothing was received since
   std::atomic<bool> shared_{false};
   std::atomic<std::uint64_t> share_{0};
   std::atomic<bool> queued_{false};

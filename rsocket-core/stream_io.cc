@@ -205,6 +205,7 @@ ssize_t Stream::send_long(const iovec* iov, int count_iov, int flags, Sleep slee
     MutexLock lock(tx_mutex_);
     count_size(true, done);
   }
+  sent_last_.store(true, std::memory_order_relaxed);
   note_use(1, done);
   errno = saved_errno;
   return static_cast<ssize_t>(done);
@@ -350,9 +351,12 @@ ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
   std::int64_t deadline = 0;
   bool serviced = false;
   bool sized = false;
+  // What answers a send is not there yet: one question to the kernel less.
+  bool sleep_first = sent_last_.exchange(false, std::memory_order_relaxed) && may_sleep &&
+                     total > 0 && state() == State::kOnTcp;
   for (;;) {
     IoResult r;
-    {
+    if (!std::exchange(sleep_first, false)) {
       MutexLock lock(rx_mutex_);
       r = try_recv(iov, count_iov, done, flags);
       // More may come of this call only where that is to fill the buffers, or goes on elsewhere.
