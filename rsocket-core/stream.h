@@ -28,6 +28,7 @@
 #include "rsocket-core/mutex.h"
 #include "rsocket-core/proof.h"
 #include "rsocket-core/reason.h"
+#include "rsocket-core/spin.h"
 #include "rsocket-core/state.h"
 #include "rsocket-core/stats.h"
 #include "rsocket-core/waiter.h"
@@ -516,7 +517,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<std::uint64_t> share_{0};
   std::atomic<bool> queued_{false};
   std::atomic<bool> known_to_agent_{false};  // it may keep or watch it
-  std::atomic<unsigned> spin_score_{8};  // 0..16: how often spinning paid lately
+  Spin spin_;
 
   WaitList waiters_;
   std::atomic<unsigned> in_epoll_sets_{0};

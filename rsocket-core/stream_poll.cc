@@ -17,17 +17,8 @@ constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 constexpr short kReadBits = POLLIN | POLLRDNORM;
 constexpr short kWriteBits = POLLOUT | POLLWRNORM;
 constexpr short kAlwaysBits = POLLERR | POLLHUP;
-constexpr unsigned kMaxSpinScore = 16;
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
 constexpr std::int64_t kLookAgainNs = 200'000;  // where nobody can wake us
-
-inline void cpu_relax() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Servers install handlers for these without SA_RESTART. A thread that sleeps commits no fault.
 bool is_fault(int signo) noexcept {
@@ -213,32 +204,15 @@ void Stream::after_sleep(const Waiter* taker) noexcept {
 }
 
 bool Stream::spin_until_ready(short events) noexcept {
-  if (config_.spin_ns == 0 || state() != State::kOnChannel) return false;
-  const unsigned score = spin_score_.load(std::memory_order_relaxed);
-  if (score == 0) {
-    // Given up for now; look now and then whether replies have become quick.
-    const std::uint64_t seen = slot_->counts.traffic.rx_messages[1].load(std::memory_order_relaxed);
-    if ((seen & 63) != 0) return false;
-  }
-  const std::int64_t budget = config_.spin_ns * (score == 0 ? 1 : score) / kMaxSpinScore;
-  const std::int64_t until = sys::now_ns() + budget;
-  bool hit = false;
-  do {
-    {
-      MutexLock rx(rx_mutex_);
-      if (channel_ == nullptr) return true;
-      channel_->progress();
-      hit = channel_ready(events) != 0;
-    }
-    if (hit) break;
-    cpu_relax();
-  } while (sys::now_ns() < until);
-  if (hit) {
-    if (score < kMaxSpinScore) spin_score_.store(score + 1, std::memory_order_relaxed);
-  } else if (score > 0) {
-    spin_score_.store(score - 1, std::memory_order_relaxed);
-  }
-  return hit;
+  if (state() != State::kOnChannel) return false;
+  return spin_.until(
+      [&] {
+        MutexLock rx(rx_mutex_);
+        if (channel_ == nullptr) return true;
+        channel_->progress();
+        return channel_ready(events) != 0;
+      },
+      config_.spin_ns, slot_->counts.traffic.rx_messages[1].load(std::memory_order_relaxed));
 }
 
 bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart,

@@ -1,0 +1,89 @@
+// How a thread polls before it sleeps: for as long as that has paid lately, and never where another
+// wants the processor, which may be who is to answer.
+//
+// Thread rule: any thread at any time.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "rsocket-core/sys.h"
+
+namespace ringroad {
+
+// What a spin asks of the host.
+struct SpinHost {
+  static std::int64_t now_ns() noexcept { return sys::now_ns(); }
+  static void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+  // Whoever else is ready to run here runs.
+  static void let_others_run() noexcept { sys::raw(SYS_sched_yield); }
+};
+
+class Spin {
+ public:
+  static constexpr unsigned kMaxScore = 16;
+  static constexpr std::uint64_t kProbeEvery = 64;  // messages, where it has not paid
+  // So much costs no more than a sleep. Behind it the processor is offered to others, each time.
+  static constexpr std::int64_t kOfferEveryNs = 5'000;
+  // Longer than an interrupt takes, shorter than what the scheduler gives to who does not sleep.
+  static constexpr std::int64_t kTakenAwayNs = 100'000;
+  // Nothing is polled for so long where others took the processor, and twice as long if they take
+  // it again within such a time.
+  static constexpr std::int64_t kFirstPauseNs = 10'000'000;
+  static constexpr std::int64_t kLongestPauseNs = 1'000'000'000;
+
+  // Polls until `ready` says so, for `longest_ns` at most. `messages`: how many have come so far.
+  // False: it did not, or others want the processor.
+  template <typename Ready, typename Host = SpinHost>
+  bool until(Ready ready, std::int64_t longest_ns, std::uint64_t messages,
+             Host&& host = Host()) noexcept {
+    const unsigned score = score_.load(std::memory_order_relaxed);
+    if (longest_ns == 0 || (score == 0 && messages % kProbeEvery != 0)) return false;
+    std::int64_t now = host.now_ns();
+    if (now < resumes_ns_.load(std::memory_order_relaxed)) return false;
+    const std::int64_t end = now + longest_ns * std::max(score, 1U) / kMaxScore;
+    std::int64_t offer = now + kOfferEveryNs;
+    do {
+      if (ready()) {
+        if (score < kMaxScore) score_.store(score + 1, std::memory_order_relaxed);
+        return true;
+      }
+      if (now >= offer) {
+        host.let_others_run();
+        offer = now + kOfferEveryNs;
+      } else {
+        host.relax();
+      }
+      const std::int64_t before = std::exchange(now, host.now_ns());
+      if (now - before > kTakenAwayNs) {
+        pause(now);
+        return ready();
+      }
+    } while (now < end);
+    if (score > 0) score_.store(score - 1, std::memory_order_relaxed);
+    return false;
+  }
+
+ private:
+  void pause(std::int64_t now) noexcept {
+    const std::int64_t last = pause_ns_.load(std::memory_order_relaxed);
+    const bool soon = last > 0 && now < resumes_ns_.load(std::memory_order_relaxed) + last;
+    const std::int64_t next = soon ? std::min(2 * last, kLongestPauseNs) : kFirstPauseNs;
+    pause_ns_.store(next, std::memory_order_relaxed);
+    resumes_ns_.store(now + next, std::memory_order_relaxed);
+  }
+
+  std::atomic<unsigned> score_{kMaxScore / 2};  // how often it paid lately
+  std::atomic<std::int64_t> pause_ns_{0};
+  std::atomic<std::int64_t> resumes_ns_{0};
+};
+
+}  // namespace ringroad

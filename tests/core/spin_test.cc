@@ -1,0 +1,126 @@
+#include "rsocket-core/spin.h"
+
+#include <gtest/gtest.h>
+
+namespace ringroad {
+namespace {
+
+constexpr std::int64_t kLook = 100;
+constexpr std::int64_t kDefault = 20'000;
+constexpr std::int64_t kPolls = 100'000'000;
+constexpr std::int64_t kSlice = 3'000'000;  // of who does not sleep
+
+// A processor that takes 100 ns for a look, and where others run for `others_ns` once they may.
+struct Host {
+  std::int64_t now_ns() const { return now; }
+  void relax() { now += kLook; }
+  void let_others_run() {
+    ++offers;
+    now += kLook + others_ns;
+  }
+
+  std::int64_t now = 0;
+  std::int64_t others_ns = 0;
+  int offers = 0;
+};
+
+const auto kNever = [] { return false; };
+const auto kAtOnce = [] { return true; };
+
+// How long it polls where nothing comes and nobody else wants to run.
+std::int64_t polls_for(Spin& spin, std::int64_t longest, std::uint64_t messages, Host& host) {
+  const std::int64_t before = host.now;
+  host.others_ns = 0;
+  spin.until(kNever, longest, messages, host);
+  return host.now - before;
+}
+
+TEST(SpinTest, EndsWithItsBudgetWhereNothingComes) {
+  Spin spin;
+  Host host;
+  const std::int64_t took = polls_for(spin, kDefault, 1, host);
+  EXPECT_GE(took, kDefault / 2);
+  EXPECT_LE(took, kDefault / 2 + kLook);
+  EXPECT_EQ(polls_for(spin, 0, 1, host), 0);
+}
+
+TEST(SpinTest, AnswersWithinAFewMicrosecondsCostNoSystemCall) {
+  Spin spin;
+  Host host;
+  const auto soon = [&] { return host.now >= Spin::kOfferEveryNs - kLook; };
+  EXPECT_TRUE(spin.until(soon, kDefault, 1, host));
+  EXPECT_EQ(host.offers, 0);
+}
+
+TEST(SpinTest, WhoAnswersAndSleepsIsNoHindrance) {
+  Spin spin;
+  Host host;
+  host.others_ns = 3'000;
+  for (int i = 1; i <= 100; ++i) {
+    EXPECT_TRUE(spin.until([&] { return host.offers == i; }, kDefault, 1, host));
+  }
+}
+
+TEST(SpinTest, PausesWhereOthersKeepTheProcessor) {
+  for (const std::int64_t longest : {kDefault, kPolls}) {
+    Spin spin;
+    Host host;
+    host.others_ns = kSlice;
+    EXPECT_FALSE(spin.until(kNever, longest, 1, host));
+    EXPECT_EQ(host.offers, 1);
+    EXPECT_LE(host.now - kSlice, Spin::kOfferEveryNs + 2 * kLook);
+    EXPECT_EQ(polls_for(spin, longest, 0, host), 0);
+    host.now += Spin::kFirstPauseNs;
+    EXPECT_GE(polls_for(spin, longest, 1, host), longest / 2) << "as if nothing had happened";
+  }
+}
+
+TEST(SpinTest, CostsNextToNothingWhereOthersAlwaysWantTheProcessor) {
+  Spin spin;
+  Host host;
+  constexpr std::int64_t kMinute = 60'000'000'000;
+  std::int64_t polled = 0;
+  while (host.now < kMinute) {
+    const std::int64_t before = host.now;
+    const int offers = host.offers;
+    host.others_ns = kSlice;
+    spin.until(kNever, kPolls, 1, host);
+    polled += host.now - before - (host.offers - offers) * kSlice;
+    host.now += 10'000;  // asleep
+  }
+  EXPECT_LT(host.offers, 100);
+  EXPECT_LT(polled, kMinute / 10'000);
+}
+
+TEST(SpinTest, OneWhoWantsTheProcessorNowAndThenCostsShortPauses) {
+  Spin spin;
+  Host host;
+  for (int i = 0; i < 20; ++i) {
+    host.others_ns = kSlice;
+    spin.until(kNever, kPolls, 1, host);
+    host.now += Spin::kFirstPauseNs;
+    EXPECT_GT(polls_for(spin, kDefault, 0, host), 0);
+    host.now += 10 * Spin::kFirstPauseNs;
+  }
+}
+
+TEST(SpinTest, WhatCameWhileOthersRanIsFound) {
+  Spin spin;
+  Host host;
+  host.others_ns = kSlice;
+  EXPECT_TRUE(spin.until([&] { return host.offers == 1; }, kPolls, 1, host));
+  EXPECT_EQ(polls_for(spin, kPolls, 0, host), 0);
+}
+
+TEST(SpinTest, LearnsFromWhatItBrings) {
+  Spin spin;
+  Host host;
+  for (unsigned i = 0; i < Spin::kMaxScore; ++i) spin.until(kAtOnce, kDefault, 1, host);
+  EXPECT_GE(polls_for(spin, kDefault, 1, host), kDefault);
+  for (unsigned i = 0; i < Spin::kMaxScore; ++i) polls_for(spin, kDefault, 1, host);
+  EXPECT_EQ(polls_for(spin, kDefault, 1, host), 0);
+  EXPECT_GT(polls_for(spin, kDefault, Spin::kProbeEvery, host), 0) << "now and then";
+}
+
+}  // namespace
+}  // namespace ringroad
