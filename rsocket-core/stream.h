@@ -423,7 +423,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
     return tx_ == Tx::kFrozen || tx_ == Tx::kToken || tx_ == Tx::kReplay;
   }
   void sleep_while_held(std::int64_t deadline_ns) noexcept;
-  bool has_come_again() noexcept;
+  struct Refill {
+    std::uint64_t unread = 0;   // bytes, in the kernel
+    std::int64_t since_ns = 0;  // so many
+  };
+  bool has_come_again(Refill& refill) noexcept;
   // service() brings no channel of it back to life: a call inside must not ask for that.
   bool is_over() const noexcept { return state() == State::kReset || state() == State::kClosed; }
   void give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);

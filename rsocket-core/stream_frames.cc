@@ -352,6 +352,7 @@ void Stream::leave(Reason reason) noexcept {
   tx_ = Tx::kReplay;
   resume_sent_ = true;
   // Bytes in the ring that the program has not read come again over TCP, and so does the end.
+  channel_->progress();
   const std::uint64_t consumed = token_seen_ ? channel_->rx_consumed() : 0;
   owed_ = token_seen_ ? channel_->rx_head() - consumed : 0;
   gave_back_ = came_again_ = false;
@@ -372,6 +373,7 @@ void Stream::leave(Reason reason) noexcept {
   if (state() == State::kReset) return;
   owed_ += given_back;
   if (given_back > 0) skip_verified();
+  if (owed_ > 0) tcp_make_room(fd(), owed_);
   std::uint8_t frame[kResumeBytes];
   encode_resume(peer_nonce_, ResumeFrame{consumed, reason, answer, given_back}, frame);
   queue_frame(frame, sizeof frame);

@@ -19,6 +19,7 @@ constexpr short kWriteBits = POLLOUT | POLLWRNORM;
 constexpr short kAlwaysBits = POLLERR | POLLHUP;
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
 constexpr std::int64_t kLookAgainNs = 200'000;  // where nobody can wake us
+constexpr std::int64_t kRefillPauseNs = 20'000'000;
 
 // Servers install handlers for these without SA_RESTART. A thread that sleeps commits no fault.
 bool is_fault(int signo) noexcept {
@@ -325,10 +326,16 @@ void Stream::wait_promoted(std::int64_t timeout_ns) noexcept {
   errno = saved;
 }
 
-// What the program has not read of the ring is the kernel's to give by now, or never will be.
-bool Stream::has_come_again() noexcept {
+// What the program has not read of the ring is the kernel's to give by now, or never will be: the
+// connection is over, or no more goes into the buffer whose size the program has fixed.
+bool Stream::has_come_again(Refill& refill) noexcept {
   MutexLock rx(rx_mutex_);
-  if (owed_ > 0 && (unread_on_tcp() >= owed_ || !tcp_established(fd()))) owed_ = 0;
+  if (owed_ == 0) return true;
+  const std::uint64_t unread = unread_on_tcp();
+  const std::int64_t now = sys::now_ns();
+  if (unread != refill.unread) refill = {unread, now};
+  const bool full = now - refill.since_ns >= kRefillPauseNs && tcp_is_half_full(fd());
+  if (unread >= owed_ || full || !tcp_established(fd())) owed_ = 0;
   return owed_ == 0;
 }
 
@@ -349,11 +356,12 @@ bool Stream::pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken) noex
   Waiter waiter;
   waiter.events = POLLIN | POLLOUT;
   waiter.wake_fd = timeout_ns > 0 && can_be_woken ? thread_wake_fd() : -1;
+  Refill refill;
   for (;;) {
     if (waiter.wake_fd >= 0) waiters_.add(waiter);
     const bool kernels = kernel_only_.load();
     const bool settled =
-        (kernels && has_come_again()) || state() == State::kReset || error_.load() != 0;
+        (kernels && has_come_again(refill)) || state() == State::kReset || error_.load() != 0;
     const std::int64_t now = sys::now_ns();
     const bool late = now >= deadline;
     bool ends = settled || late;

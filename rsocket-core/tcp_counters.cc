@@ -6,7 +6,9 @@
 #include <netinet/in.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include "rsocket-core/sys.h"
 
@@ -15,6 +17,15 @@ namespace {
 
 // TCP_ESTABLISHED of netinet/tcp.h, which cannot stand beside linux/tcp.h.
 constexpr std::uint8_t kEstablished = 1;
+
+bool memory_of(int fd, std::uint32_t& taken, std::uint32_t& limit) noexcept {
+  std::uint32_t memory[SK_MEMINFO_VARS] = {};
+  socklen_t length = sizeof memory;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &length) != 0) return false;
+  taken = memory[SK_MEMINFO_RMEM_ALLOC];
+  limit = memory[SK_MEMINFO_RCVBUF];
+  return true;
+}
 
 }  // namespace
 
@@ -56,10 +67,32 @@ bool tcp_has_room_behind(int fd, std::uint64_t unread) noexcept {
   int arrived = 0;
   if (sys::ioctl(fd, SIOCINQ, &arrived) != 0) return false;
   if (static_cast<unsigned>(arrived) < unread) return false;
-  std::uint32_t memory[SK_MEMINFO_VARS] = {};
-  socklen_t length = sizeof memory;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &length) != 0) return false;
-  return memory[SK_MEMINFO_RMEM_ALLOC] <= memory[SK_MEMINFO_RCVBUF] / 2;
+  std::uint32_t taken = 0;
+  std::uint32_t limit = 0;
+  return memory_of(fd, taken, limit) && taken <= limit / 2;
+}
+
+void tcp_make_room(int fd, std::uint64_t bytes) noexcept {
+  std::uint32_t taken = 0;
+  std::uint32_t limit = 0;
+  // The kernel counts what its packets take, which is seldom twice what is in them.
+  if (!memory_of(fd, taken, limit) || bytes <= limit / 4) return;
+  int before = 0;
+  socklen_t length = sizeof before;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &before, &length) != 0) return;
+  // socket(7): who asks to be woken for so many bytes is given a buffer that takes them (since
+  // Linux 4.18), and keeps it.
+  const int wanted =
+      static_cast<int>(std::min<std::uint64_t>(bytes, std::numeric_limits<int>::max()));
+  if (wanted <= before) return;
+  sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted);
+  sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &before, sizeof before);
+}
+
+bool tcp_is_half_full(int fd) noexcept {
+  std::uint32_t taken = 0;
+  std::uint32_t limit = 0;
+  return memory_of(fd, taken, limit) && taken > limit / 2;
 }
 
 bool tcp_established(int fd) noexcept {

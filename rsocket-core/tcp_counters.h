@@ -26,4 +26,13 @@ bool tcp_peer_ended(int fd) noexcept;
 // that a frame behind them finds room in the window, whether or not the program reads.
 bool tcp_has_room_behind(int fd, std::uint64_t unread) noexcept;
 
+// Lets the receive buffer grow until it takes `bytes` unread at once, as the kernel itself lets it
+// grow for a program that reads. Does nothing where the program has fixed the size (SO_RCVBUF), and
+// no more than half of the system's limit (net.ipv4.tcp_rmem) can be had.
+void tcp_make_room(int fd, std::uint64_t bytes) noexcept;
+
+// Whether so much of the receive buffer is taken that the peer's kernel may be waiting for a
+// reader.
+bool tcp_is_half_full(int fd) noexcept;
+
 }  // namespace ringroad

@@ -1,8 +1,11 @@
 // Bytes that the program has not read when the carrier changes: what stands behind them is there
 // too.
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <string>
 
+#include "rsocket-core/sys.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
@@ -125,6 +128,40 @@ TEST_F(Boundary, WhoGivesBackMoreThanThereCanBeIsCutOff) {
   ASSERT_EQ(static_cast<ssize_t>(sizeof frame), ::send(p.a_fd, frame, sizeof frame, 0));
   ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kReset; }));
   EXPECT_EQ(Reason::kBadRequest, p.b->reason());
+}
+
+// ---- More is unread than the kernel has been asked to hold so far
+
+struct FullRing : public ::testing::Test {
+  static constexpr std::size_t kMuch = 400'000;  // bytes; the kernel begins with room for 128 KiB
+
+  void leave_unread() {
+    p.promote();
+    ASSERT_EQ(static_cast<ssize_t>(kMuch), send_text(*p.a, std::string(kMuch, 'm')));
+    p.b->pin(Reason::kFdPassed, 0);
+    ASSERT_TRUE(p.pump_until([&] { return p.b->settled(); }));
+  }
+  std::size_t in_kernel() const {
+    int unread = 0;
+    return ::ioctl(p.b_fd, FIONREAD, &unread) == 0 ? static_cast<std::size_t>(unread) : 0;
+  }
+  StreamPair p{512 * 1024};
+};
+
+TEST_F(FullRing, AllOfItIsTheKernelsBeforeAnybodyReads) {
+  leave_unread();
+  EXPECT_TRUE(p.pump_until([&] { return in_kernel() == kMuch; })) << in_kernel();
+}
+
+TEST_F(FullRing, NobodyWaitsForWhatTheBufferOfAFixedSizeDoesNotTake) {
+  const int fixed = 32 * 1024;
+  ASSERT_EQ(0, ::setsockopt(p.b_fd, SOL_SOCKET, SO_RCVBUF, &fixed, sizeof fixed));
+  leave_unread();
+  ASSERT_TRUE(p.pump_until([&] { return in_kernel() > 0; }));
+  const std::int64_t before = sys::now_ns();
+  p.b->pin(Reason::kFdPassed, 60'000'000'000);
+  EXPECT_LT(sys::now_ns() - before, 30'000'000'000);
+  EXPECT_LT(in_kernel(), kMuch);
 }
 
 // ---- The peer has closed
