@@ -76,8 +76,9 @@ class Channel {
 
   // ---- The short way, for what most calls of a program are: all in one, where nothing is to be looked
   // at more closely (stream_short.h). Keeps errno.
-  // TX. As tx_view(), a copy of `n` bytes, not 0, and commit(), all of them posted. False, and nothing
-  // done: there may be no room, a control message, a failure.
+  static constexpr std::size_t kMaxPutBytes = 64 * 1024;
+  // TX. As tx_view(), a copy of `n` bytes and commit(), all of them posted. False, and nothing
+  // done: there may be no room, a control message, a failure. REQUIRES: 0 < n <= kMaxPutBytes.
   virtual bool put(const void*, std::size_t) noexcept { return false; }
   // RX. As rx_view(), a copy of at most `n` bytes, and consume(): how many. 0: nothing has come, or the
   // channel is to be asked in detail.

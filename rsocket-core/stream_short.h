@@ -14,7 +14,7 @@
 namespace ringroad {
 
 // A large send enters the ring in pieces, so that the receiver can start on the first.
-inline constexpr std::size_t kCommitBytes = 64 * 1024;
+inline constexpr std::size_t kCommitBytes = Channel::kMaxPutBytes;
 
 [[gnu::always_inline]] inline ssize_t Stream::send_short(const void* from, std::size_t n) noexcept {
   if (n - 1 >= kCommitBytes || !tx_mutex_.try_lock_within()) return -1;

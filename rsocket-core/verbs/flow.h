@@ -107,7 +107,9 @@ class SendWindow {
     return outstanding() < data_limit_ + kCreditReserve + kStreamReserve;
   }
   // Before the message is posted: its acknowledgement can be quick.
-  void sent() noexcept { sent_.fetch_add(1, std::memory_order_release); }
+  void sent() noexcept {
+    sent_.store(sent_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
   // The peer has reposted `reposted` receives altogether. False when it cannot have.
   bool acked(std::uint32_t reposted) noexcept {
     if (reposted - acked_count() > outstanding()) return false;

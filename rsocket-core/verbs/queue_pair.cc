@@ -1,9 +1,8 @@
 #include "rsocket-core/verbs/queue_pair.h"
 
-#include <array>
 #include <cerrno>
 #include <new>
-#include <numeric>
+#include <utility>
 
 #include "rsocket-core/sys.h"
 
@@ -82,9 +81,16 @@ Reason QueuePair::create(rdma_cm_id* id, std::shared_ptr<ProtectionDomain> domai
   if (control_mr_ == nullptr) return reason_of_errno(errno, true);
   if (const Reason why = create_queues(id); why != Reason::kNone) return why;
 
-  std::array<std::uint32_t, kPostedReceives> slots;
-  std::iota(slots.begin(), slots.end(), 0U);
-  return post_receives(slots.data(), kPostedReceives) ? Reason::kNone : Reason::kQpError;
+  prepare_receives();
+  return post_receives(0, kPostedReceives) ? Reason::kNone : Reason::kQpError;
+}
+
+void QueuePair::prepare_receives() noexcept {
+  for (std::uint32_t i = 0; i < kPostedReceives; ++i) {
+    receive_buffers_[i] = {reinterpret_cast<std::uintptr_t>(receive_slot(i)),
+                           sizeof(ControlMessage), control_lkey()};
+    receives_[i] = {i, &receives_[(i + 1) % kPostedReceives], &receive_buffers_[i], 1};
+  }
 }
 
 Reason QueuePair::create_queues(rdma_cm_id* id) noexcept {
@@ -123,20 +129,14 @@ std::uint64_t QueuePair::pinned_bytes() const noexcept {
   return transmit_.size() + receive_.size() + kControlBytes;
 }
 
-bool QueuePair::post_receives(const std::uint32_t* slots, std::uint32_t n) noexcept {
-  std::array<ibv_recv_wr, kPostedReceives> requests;
-  std::array<ibv_sge, kPostedReceives> buffers;
-  for (std::uint32_t i = 0; i < n; ++i) {
-    buffers[i].addr = reinterpret_cast<std::uintptr_t>(receive_slot(slots[i]));
-    buffers[i].length = sizeof(ControlMessage);
-    buffers[i].lkey = control_lkey();
-    requests[i].wr_id = slots[i];
-    requests[i].next = i + 1 < n ? &requests[i + 1] : nullptr;
-    requests[i].sg_list = &buffers[i];
-    requests[i].num_sge = 1;
-  }
+bool QueuePair::post_receives(std::uint32_t first, std::uint32_t n) noexcept {
+  if (n == 0) return true;
+  ibv_recv_wr& last = receives_[(first + n - 1) % kPostedReceives];
+  ibv_recv_wr* const behind = std::exchange(last.next, nullptr);
   ibv_recv_wr* bad = nullptr;
-  return n == 0 || ibv_post_recv(qp_, requests.data(), &bad) == 0;
+  const bool posted = ibv_post_recv(qp_, &receives_[first], &bad) == 0;
+  last.next = behind;
+  return posted;
 }
 
 void QueuePair::stop() noexcept {

@@ -17,6 +17,7 @@
 
 #include <rdma/rdma_cma.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -91,14 +92,16 @@ class QueuePair {
   std::uint32_t max_inline() const noexcept { return max_inline_; }
   std::uint64_t pinned_bytes() const noexcept;
 
-  // Posts the receives of these slots in one call. False when the device refuses.
-  bool post_receives(const std::uint32_t* slots, std::uint32_t n) noexcept;
+  // Posts the receives of `n` slots from `first` on, around the end, in one call. False when the
+  // device refuses. REQUIRES: n <= kPostedReceives.
+  bool post_receives(std::uint32_t first, std::uint32_t n) noexcept;
   // Moves the queue pair to its error state: what is posted completes in error, which wakes
   // whoever waits for a completion. Any thread.
   void stop() noexcept;
 
  private:
   Reason create_queues(rdma_cm_id* id) noexcept;
+  void prepare_receives() noexcept;
 
   const VerbsHost host_;
   const std::shared_ptr<EventChannel> cm_events_;
@@ -108,6 +111,10 @@ class QueuePair {
   MirroredRing transmit_;
   MirroredRing receive_;
   ControlMessage* control_ = nullptr;
+  // A receive's request never changes, and a ring of all of them is ready: a chain of some is cut
+  // out of it by its last pointer.
+  std::array<ibv_recv_wr, kPostedReceives> receives_;
+  std::array<ibv_sge, kPostedReceives> receive_buffers_;
   ibv_mr* transmit_mr_ = nullptr;
   ibv_mr* receive_mr_ = nullptr;
   ibv_mr* control_mr_ = nullptr;

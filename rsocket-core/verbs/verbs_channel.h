@@ -95,6 +95,7 @@ class VerbsChannel final : public Channel {
   [[gnu::noinline]] void collect_sends() noexcept RR_REQUIRES(send_mutex_);
   [[gnu::always_inline]] bool post_message(std::uint64_t from, std::uint64_t n) noexcept
       RR_REQUIRES(send_mutex_);
+  [[gnu::noinline]] bool hear_of_credit() noexcept RR_EXCLUDES(receive_mutex_, send_mutex_);
   void post_data() noexcept RR_REQUIRES(send_mutex_);
   void post_owed_credit() noexcept RR_REQUIRES(send_mutex_);
   bool post_control(ControlMessage message, bool signalled) noexcept RR_REQUIRES(send_mutex_);
@@ -122,6 +123,15 @@ class VerbsChannel final : public Channel {
 
   // ---- verbs_receive.cc
   bool poll_receives() noexcept RR_REQUIRES(receive_mutex_) RR_EXCLUDES(send_mutex_);
+  // The half of it that takes in what has come; what the peer is owed for it is left.
+  [[gnu::always_inline]] bool take_arrivals() noexcept RR_REQUIRES(receive_mutex_);
+  // The rest of it: `first` has been polled already, and there may be more. True: something has
+  // come.
+  [[gnu::noinline]] bool take_more(const ibv_wc* first, int n) noexcept RR_REQUIRES(receive_mutex_);
+  // False: the peer has broken the protocol.
+  bool take_batch(const ibv_wc* done, int n) noexcept RR_REQUIRES(receive_mutex_);
+  [[gnu::always_inline]] void slot_used() noexcept RR_REQUIRES(receive_mutex_);
+  void answer() noexcept RR_EXCLUDES(send_mutex_);
   [[gnu::noinline]] void repost() noexcept RR_REQUIRES(receive_mutex_);
   [[gnu::always_inline]] bool take_in(const ibv_wc& completion) noexcept
       RR_REQUIRES(receive_mutex_);
@@ -130,6 +140,7 @@ class VerbsChannel final : public Channel {
   [[gnu::noinline]] bool take_message(const ControlMessage& message) noexcept
       RR_REQUIRES(receive_mutex_);
   bool serve_marks() noexcept RR_EXCLUDES(receive_mutex_, send_mutex_);
+  [[gnu::noinline]] void settle_owed() noexcept RR_EXCLUDES(send_mutex_);
   // Any thread, with or without the locks.
   [[gnu::cold]] void request_failure(Reason reason) noexcept;
 
@@ -155,9 +166,11 @@ class VerbsChannel final : public Channel {
   std::atomic<std::uint32_t> look_again_{0};
   bool armed_ RR_GUARDED_BY(receive_mutex_) = false;
   static constexpr int kPollBatch = 16;
-  // Slots of receives that are not posted again yet.
-  std::array<std::uint32_t, kRepostBatch + kPollBatch> used_ RR_GUARDED_BY(receive_mutex_);
+  // A queue pair uses receives in the order in which they were posted (IBTA, chapter 10), so those
+  // that are not posted again yet are the slots just before the next.
+  std::uint32_t next_slot_ RR_GUARDED_BY(receive_mutex_) = 0;
   std::uint32_t used_count_ RR_GUARDED_BY(receive_mutex_) = 0;
+  std::uint32_t last_immediate_ RR_GUARDED_BY(receive_mutex_) = 0;  // 0: nothing told yet, or that
 
   alignas(64) Mutex send_mutex_;
   SendWindow window_;

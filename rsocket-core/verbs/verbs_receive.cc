@@ -27,13 +27,17 @@ bool well_formed(const ControlMessage& message) noexcept {
 inline bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate) noexcept {
   const std::uint64_t head = rx_head_.load(std::memory_order_relaxed);
   if (bytes == 0 || bytes > ring_bytes() - (head - rx_consumed())) return false;
-  FlowCounts counts;
-  if (!decode_immediate(immediate, shift_, window_.acked_count(), window_.outstanding(),
-                        tx_consumed(), tx_posted(), counts)) {
-    return false;
+  // Of a peer that only sends each says the same.
+  if (immediate != last_immediate_) {
+    FlowCounts counts;
+    if (!decode_immediate(immediate, shift_, window_.acked_count(), window_.outstanding(),
+                          tx_consumed(), tx_posted(), counts)) {
+      return false;
+    }
+    window_.believe(counts.reposted);
+    tx_consumed_.store(counts.consumed, kRelease);
+    last_immediate_ = immediate;
   }
-  window_.believe(counts.reposted);
-  tx_consumed_.store(counts.consumed, kRelease);
   rx_head_.store(head + bytes, kRelease);
   return true;
 }
@@ -51,34 +55,64 @@ inline bool VerbsChannel::take_in(const ibv_wc& completion) noexcept {
   }
 }
 
+inline void VerbsChannel::slot_used() noexcept {
+  next_slot_ = next_slot_ + 1 < kPostedReceives ? next_slot_ + 1 : 0;
+  ++used_count_;
+}
+
+inline bool VerbsChannel::take_arrivals() noexcept {
+  if (failed()) return false;
+  std::array<ibv_wc, kPollBatch> done;
+  const int n = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data());
+  const bool going_on = requested_failure_.load(kAcquire) == Reason::kNone;
+  // What most looks find: one message of data, and behind it an empty queue.
+  const ibv_wc& first = done[0];
+  if (n == 1 && going_on && first.status == IBV_WC_SUCCESS && first.wr_id == next_slot_ &&
+      first.opcode == IBV_WC_RECV_RDMA_WITH_IMM &&
+      take_data(first.byte_len, be32toh(first.imm_data))) {
+    slot_used();
+    if (hardly_ever(used_count_ >= kRepostBatch)) repost();
+    return true;
+  }
+  return (n != 0 || !going_on) && take_more(done.data(), n);
+}
+
 Channel::View VerbsChannel::rx_view() noexcept {
   const std::uint64_t from = rx_consumed_.load(std::memory_order_relaxed);
   return {queues_.receive_ring().at(from), rx_head() - from};
 }
 
+void VerbsChannel::settle_owed() noexcept {
+  const int saved = errno;
+  {
+    MutexLock lock(send_mutex_);
+    post_owed_credit();
+  }
+  errno = saved;
+}
+
 void VerbsChannel::consume(std::size_t n) noexcept {
   rx_consumed_.store(rx_consumed_.load(std::memory_order_relaxed) + n, kRelease);
-  if (!owes()) return;
-  MutexLock lock(send_mutex_);
-  post_owed_credit();
+  if (owes()) settle_owed();
 }
 
 std::size_t VerbsChannel::take(void* to, std::size_t n) noexcept {
   const std::uint64_t from = rx_consumed_.load(std::memory_order_relaxed);
-  const int saved = errno;
   if (rx_head() == from) {
     // As progress(), by who holds the lock anyway.
     if (!receive_mutex_.try_lock_within()) return 0;
-    poll_receives();
+    const int saved = errno;
+    // What is owed for data is looked at when it is consumed.
+    if (!take_arrivals() || rx_head() == from || tx_posted() != tx_head()) answer();
     receive_mutex_.unlock_within();
-    if (look_again_.fetch_add(0, std::memory_order_seq_cst) != 0) serve_marks();
+    if (hardly_ever(look_again_.fetch_add(0, std::memory_order_seq_cst) != 0)) serve_marks();
+    errno = saved;
   }
   n = std::min<std::size_t>(n, rx_head() - from);
-  if (n > 0) {
-    copy_short(to, queues_.receive_ring().at(from), n);
-    consume(n);
-  }
-  errno = saved;
+  if (n == 0) return 0;
+  copy_short(to, queues_.receive_ring().at(from), n);
+  rx_consumed_.store(from + n, kRelease);
+  if (hardly_ever(owes())) settle_owed();
   return n;
 }
 
@@ -103,49 +137,60 @@ bool VerbsChannel::serve_marks() noexcept {
 
 bool VerbsChannel::poll_receives() noexcept {
   if (failed()) return false;
-  bool arrived = false;
-  Reason requested;
+  const bool arrived = take_arrivals();
+  answer();
+  return arrived;
+}
+
+void VerbsChannel::answer() noexcept {
+  if (failed() || (tx_posted() == tx_head() && !owes())) return;
+  MutexLock lock(send_mutex_);
+  post_data();
+  post_owed_credit();
+}
+
+bool VerbsChannel::take_batch(const ibv_wc* done, int n) noexcept {
+  for (int i = 0; i < n; ++i) {
+    const ibv_wc& completion = done[i];
+    if (completion.status != IBV_WC_SUCCESS || completion.wr_id != next_slot_) {
+      request_failure(Reason::kQpError);
+      continue;
+    }
+    if (!take_in(completion)) {
+      request_failure(Reason::kBadRequest);
+      failure_.store(requested_failure_.load(kAcquire), kRelease);
+      return false;
+    }
+    slot_used();
+  }
+  if (used_count_ >= kRepostBatch) repost();
+  if (n < 0) request_failure(Reason::kQpError);
+  return true;
+}
+
+bool VerbsChannel::take_more(const ibv_wc* first, int n) noexcept {
+  bool arrived = n > 0;
+  if (!take_batch(first, n)) return true;
+  Reason requested = requested_failure_.load(kAcquire);
+  if (n < kPollBatch && requested == Reason::kNone) return arrived;  // the queue is empty
   do {
     requested = requested_failure_.load(kAcquire);
     std::array<ibv_wc, kPollBatch> done;
-    int n;
     do {
       n = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data());
-      for (int i = 0; i < n; ++i) {
-        arrived = true;
-        const ibv_wc& completion = done[static_cast<std::size_t>(i)];
-        if (completion.status != IBV_WC_SUCCESS) {
-          request_failure(Reason::kQpError);
-          continue;
-        }
-        if (!take_in(completion)) {
-          request_failure(Reason::kBadRequest);
-          failure_.store(requested_failure_.load(kAcquire), kRelease);
-          return true;
-        }
-        used_[used_count_++] = static_cast<std::uint32_t>(completion.wr_id);
-      }
-      if (used_count_ >= kRepostBatch) repost();
-    } while (n == kPollBatch);  // fewer: the queue is empty
-    if (n < 0) request_failure(Reason::kQpError);
+      arrived |= n > 0;
+      if (!take_batch(done.data(), n)) return true;
+    } while (n == kPollBatch);
   } while (requested_failure_.load(kAcquire) != requested);
-
-  if (requested != Reason::kNone) {
-    failure_.store(requested, kRelease);
-    return true;
-  }
-  if (tx_posted() != tx_head() || owes()) {
-    MutexLock lock(send_mutex_);
-    post_data();
-    post_owed_credit();
-  }
-  return arrived;
+  if (requested == Reason::kNone) return arrived;
+  failure_.store(requested, kRelease);
+  return true;
 }
 
 void VerbsChannel::repost() noexcept {
   const std::uint32_t used = std::exchange(used_count_, 0);
   if (requested_failure_.load(kAcquire) != Reason::kNone) return;
-  if (!queues_.post_receives(used_.data(), used)) {
+  if (!queues_.post_receives((next_slot_ + kPostedReceives - used) % kPostedReceives, used)) {
     request_failure(Reason::kQpError);
   } else {
     reposted_.fetch_add(used, kRelease);

@@ -11,7 +11,7 @@ namespace ringroad {
 namespace {
 
 // Larger ones would keep the peer from reading while they are on the wire.
-constexpr std::uint64_t kMaxMessageBytes = 64 * 1024;
+constexpr std::uint64_t kMaxMessageBytes = Channel::kMaxPutBytes;
 // Data leaves these entries of the send queue to control messages.
 constexpr std::uint32_t kControlSlots = kCreditReserve + kStreamReserve;
 
@@ -30,13 +30,13 @@ inline bool VerbsChannel::send_slot_free(std::uint32_t reserve) noexcept {
 }
 
 inline bool VerbsChannel::post(ibv_send_wr& request, bool signalled) noexcept {
-  ++posted_sends_;
-  request.wr_id = posted_sends_;
-  if (signalled || posted_sends_ - last_signalled_ >= kSignalEvery) {
+  const std::uint64_t number = ++posted_sends_;
+  if (signalled || number % kSignalEvery == 0) {
+    request.wr_id = number;
     request.send_flags |= IBV_SEND_SIGNALED;
-    last_signalled_ = posted_sends_;
+    last_signalled_ = number;
   }
-  ibv_send_wr* bad = nullptr;
+  ibv_send_wr* bad;
   if (ibv_post_send(queues_.qp(), &request, &bad) == 0) return true;
   request_failure(Reason::kQpError);
   return false;
@@ -45,20 +45,21 @@ inline bool VerbsChannel::post(ibv_send_wr& request, bool signalled) noexcept {
 // REQUIRES: credit, a free entry of the send queue, and that it does not cross the ring's end.
 inline bool VerbsChannel::post_message(std::uint64_t from, std::uint64_t n) noexcept {
   const FlowCounts now = counts();
-  data_bytes_.addr = reinterpret_cast<std::uintptr_t>(queues_.transmit_ring().at(from));
+  const std::uint64_t at = from & (ring_bytes() - 1);
+  data_bytes_.addr = reinterpret_cast<std::uintptr_t>(queues_.transmit_ring().base()) + at;
   data_bytes_.length = static_cast<std::uint32_t>(n);
-  data_request_.send_flags =
-      n <= queues_.max_inline() ? static_cast<unsigned>(IBV_SEND_INLINE) : 0U;
+  data_request_.send_flags = IBV_SEND_INLINE;
+  if (n > queues_.max_inline()) data_request_.send_flags = 0;
   data_request_.imm_data = htobe32(encode_immediate(now, shift_));
-  data_request_.wr.rdma.remote_addr = peer_ring_ + (from & (ring_bytes() - 1));
+  data_request_.wr.rdma.remote_addr = peer_ring_ + at;
 
-  // Before it is posted, for its acknowledgement is checked against these.
+  // Before it is posted, for its acknowledgement is checked against these; and what was told, for a
+  // queue pair that refuses it tells nothing any more.
   tx_posted_.store(from + n, kRelease);
   window_.sent();
-  if (!post(data_request_, false)) return false;
-  last_stream_send_ = posted_sends_;
   set_told(told_by_immediate(now, shift_));
-  return true;
+  last_stream_send_ = posted_sends_ + 1;
+  return post(data_request_, false);
 }
 
 Channel::View VerbsChannel::tx_view() noexcept {
@@ -119,18 +120,25 @@ void VerbsChannel::post_data() noexcept {
   }
 }
 
+// Whether there is credit now, and nothing that the stream should know first: a program that only
+// sends looks for credit when it has none.
+bool VerbsChannel::hear_of_credit() noexcept {
+  const int saved = errno;
+  progress();
+  errno = saved;
+  return window_.may_send_data() && !control_pending();
+}
+
 // Where the message would have to wait, or be two, commit() knows better. What is copied behind the head is
 // nobody's until it moves.
 bool VerbsChannel::put(const void* from, std::size_t n) noexcept {
   const std::uint64_t head = tx_head_.load(std::memory_order_relaxed);
-  const std::uint64_t to_ring_end = ring_bytes() - (head & (ring_bytes() - 1));
-  if (n > std::min(to_ring_end, kMaxMessageBytes) || head + n - tx_consumed() > ring_bytes() ||
-      failed() || !window_.may_send_data()) {
-    return false;
-  }
+  if ((head & (ring_bytes() - 1)) + n > ring_bytes()) return false;
+  if (head + n - tx_consumed() > ring_bytes()) return false;
   copy_short(queues_.transmit_ring().at(head), from, n);
+  if (hardly_ever(!window_.may_send_data()) && !hear_of_credit()) return false;
   if (!send_mutex_.try_lock_within()) return false;
-  const bool may_send = tx_posted_.load(std::memory_order_relaxed) == head &&
+  const bool may_send = tx_posted_.load(std::memory_order_relaxed) == head && !failed() &&
                         window_.may_send_data() && send_slot_free(kControlSlots);
   if (may_send) {
     const int saved = errno;
