@@ -180,6 +180,7 @@ void EpollSet::take_inner() noexcept {
     if (of_channel) {
       item.stream->after_sleep(&item);  // which tells the stream's other items
     } else {
+      if (item.kernel_bits == 0) item.kernel_bits_of = collects_;
       item.kernel_bits |= events[i].events;
       // Level-triggered, it will say so again.
       if ((item.mask & EPOLLET) == 0) look_inside_.store(true, std::memory_order_relaxed);
@@ -251,13 +252,13 @@ std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bo
                                     bool consume) noexcept {
   if (in_any_case) {
     item.kernel_bits |= static_cast<std::uint32_t>(plan.kernel_events) | EPOLLERR | EPOLLHUP;
-    item.kernel_bits_old = true;
+    ask_again(item);
   }
   // Where the carrier changed while the kernel looked, its answer is not the stream's.
   if (!plan.use_kernel || item.kernel_bits == 0) return 0;
   std::uint32_t bits = item.kernel_bits &
                        (static_cast<std::uint32_t>(plan.kernel_events) | EPOLLERR | EPOLLHUP);
-  if (bits != 0 && item.kernel_bits_old) {
+  if (bits != 0 && item.kernel_bits_of != collects_) {
     pollfd now{kernel_number(item), poll_bits(bits), 0};
     timespec zero{0, 0};
     bits = sys::ppoll(&now, 1, &zero, nullptr) > 0 ? bits & static_cast<std::uint32_t>(now.revents) : 0;
@@ -368,7 +369,6 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume, bool stays) noex
   item.tell_all = item.fresh && put;
   item.fresh = false;
   item.kernel_bits = 0;
-  item.kernel_bits_old = false;
   if (events == 0) {
     again_ |= put;
     if (item.owes_room) enqueue(item);
@@ -409,7 +409,7 @@ void EpollSet::settle() noexcept {
       item.queued = false;
       epoll_event unused;
       if (!look(item, unused, false)) continue;
-      item.kernel_bits_old = true;
+      ask_again(item);
       enqueue(item);
       any = true;
     }
@@ -433,7 +433,7 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
       queue_.pop_front();
       item.queued = false;
       if (item.told_in == wait) {
-        item.kernel_bits_old = true;
+        ask_again(item);
         enqueue(item);
         continue;
       }
@@ -446,7 +446,7 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
     }
     owed |= std::exchange(again_, false);
   }
-  for (Item& item : queue_) item.kernel_bits_old = true;
+  ++collects_;
   // What is left is for whoever waits besides us, or watches from outside.
   if (!queue_.empty() || (n > 0 && look_inside_.load(std::memory_order_relaxed))) wake();
   return n;

@@ -122,7 +122,8 @@ class EpollSet {
     bool owes_room = false;      // of it, room to send, for which the carrier changed just then
     std::uint64_t told_in = 0;   // the wait that it was last reported to
     std::uint32_t kernel_bits = 0;  // what the inner instance said of the TCP socket
-    bool kernel_bits_old = false;   // and the program may have done something about it since
+    std::uint64_t kernel_bits_of =
+        0;                          // and in which collect(): since then the program may have acted
     int kernel_fd = kNone;          // in the inner instance, for
     std::uint32_t kernel_mask = 0;  // these
     int channel_fd = -1;            // in the inner instance
@@ -161,6 +162,7 @@ class EpollSet {
   static int control(int instance, int op, int fd, std::uint32_t events,
                      std::uint64_t data) noexcept;
   static bool kernel_has(const Item& item, short bits) noexcept;
+  static void ask_again(Item& item) noexcept { item.kernel_bits_of = 0; }
   static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;
   bool watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   void watch_channel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
@@ -195,6 +197,7 @@ class EpollSet {
   Items items_ RR_GUARDED_BY(mutex_);
   std::uint64_t numbers_ RR_GUARDED_BY(mutex_) = 1;  // the most that a stream ever was here under
   std::uint64_t waits_ RR_GUARDED_BY(mutex_) = 0;
+  std::uint64_t collects_ RR_GUARDED_BY(mutex_) = 1;  // the one under way, or the next
   boost::intrusive::list<Item, boost::intrusive::base_hook<QueueHook>> queue_
       RR_GUARDED_BY(mutex_);
   bool watched_ RR_GUARDED_BY(mutex_) = false;

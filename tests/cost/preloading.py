@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 RULE = """version = 1
+max_channels = 65536
 [[rule]]
 name = "counted"
 subnet = ["127.0.0.0/8"]
