@@ -78,7 +78,7 @@ class Results:
             new.write_text(json.dumps(self.settings, indent=1) + "\n", encoding="utf-8")
             new.rename(path)
             return
-        there = json.loads(path.read_text(encoding="utf-8"))
+        there = _settings_in(self.out)
         if there != self.settings:
             differences = [f"{name} is {_words(there.get(name))} there and "
                            f"{_words(self.settings.get(name))} now"
@@ -102,11 +102,22 @@ def load(out):
     """The settings and the cells of a folder, which a run may be writing to."""
     out = Path(out)
     try:
-        settings = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
+        settings = _settings_in(out)
         text = (out / CELLS).read_text(encoding="utf-8")
     except OSError as problem:
         raise ResultsError(f"{problem.filename}: {problem.strerror}") from None
     return settings, _cells_in(text.rpartition("\n")[0], out)
+
+
+def _settings_in(out):
+    try:
+        settings = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
+    except ValueError as problem:
+        line = getattr(problem, "lineno", 1)
+        raise ResultsError(f"{out / SETTINGS}:{line}: is no JSON: mend it, or name another folder") from None
+    if not isinstance(settings, dict):
+        raise ResultsError(f"{out / SETTINGS}:1: holds no settings: name another folder")
+    return settings
 
 
 def _cells_in(whole, out):

@@ -211,6 +211,9 @@ def test_results_of_another_kind_are_refused(tmp_path, capsys):
                         ({"ringroad": "another"}, "are of two builds")):
         settings.write_text(json.dumps(SETTINGS | {"bench": "net"} | change))
         assert why in refused(capsys, words)
+    for text, why in (("{", "settings.json:1: is no JSON"), ("[]", "settings.json:1: holds no settings")):
+        settings.write_text(text)
+        assert why in refused(capsys, words)
 
 
 @pytest.mark.parametrize("words, why", [
