@@ -13,7 +13,7 @@
 namespace ringroad::test {
 namespace {
 
-constexpr int kTimeoutMs = 20'000;
+constexpr int kTimeoutMs = 40'000;
 
 enum class Mode { kFirstByte, kMidway };
 
