@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 #include "preload/close.h"
@@ -106,8 +107,41 @@ void note_if_lingers(int fd) noexcept {
   }
 }
 
+namespace {
+
+std::atomic<bool> some_read_unusually{false};
+
+bool has_unusual_options(int fd) noexcept {
+  constexpr struct {
+    int name;
+    int usual;
+  } kOptions[] = {{SO_RCVLOWAT, 1},  {SO_PEEK_OFF, -1},   {SO_OOBINLINE, 0},
+                  {SO_TIMESTAMP, 0}, {SO_TIMESTAMPNS, 0}, {SO_TIMESTAMPING, 0}};
+  const int saved = errno;
+  const bool unusual = std::any_of(std::begin(kOptions), std::end(kOptions), [fd](const auto& o) {
+    int value = o.usual;
+    socklen_t length = sizeof value;
+    return sys::getsockopt(fd, SOL_SOCKET, o.name, &value, &length) == 0 && value != o.usual;
+  });
+  errno = saved;
+  return unusual;
+}
+
+}  // namespace
+
+void note_if_reads_unusually(int fd) noexcept {
+  if (!some_read_unusually.load(std::memory_order_relaxed) && has_unusual_options(fd)) {
+    some_read_unusually.store(true, std::memory_order_relaxed);
+  }
+}
+
+bool reads_unusually(int fd) noexcept {
+  return some_read_unusually.load(std::memory_order_relaxed) && has_unusual_options(fd);
+}
+
 Farewell::Farewell(int fd) noexcept {
-  if (!some_linger.load(std::memory_order_relaxed) || !lingers(fd)) return;
+  if (managed(fd) && !some_linger.load(std::memory_order_relaxed)) return;
+  if (!lingers(fd)) return;
   const int saved = errno;
   copy_ =
       sys::open_high([&] { return sys::fcntl(fd, F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });

@@ -145,8 +145,15 @@ class Change {
 // the option, or inherited a listener that has it. Never false again.
 extern std::atomic<bool> some_linger;
 void note_if_lingers(int fd) noexcept;
+// Whether reading from `fd` may be another thing than reading bytes as they come, by options that
+// are set before it is a stream or that an accepted socket has from its listener (SO_RCVLOWAT and
+// the like; on a stream they hand it back). Asks the kernel only where the program, as far as it is
+// known here, has ever set one.
+bool reads_unusually(int fd) noexcept;
+void note_if_reads_unusually(int fd) noexcept;
 // Keeps the file that `fd` names open for as long as it lives, if closing it may take its time
-// (SO_LINGER): made before a Change, it waits behind it.
+// (SO_LINGER): made before a Change, it waits behind it. Of a number that is not known here the
+// kernel is asked in any case.
 class Farewell {
  public:
   explicit Farewell(int fd) noexcept;

@@ -360,6 +360,7 @@ bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {
 SocketRef adopt(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
                 bool nonblocking, bool fresh) noexcept {
   const signals::Later whole;
+  if (descriptors::reads_unusually(fd)) return {};
   const int saved = errno;
   SocketRef socket;
   if (Agent* agent = existing_agent()) {

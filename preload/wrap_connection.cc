@@ -12,6 +12,7 @@
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
+#include "rsocket-core/tcp_counters.h"
 
 namespace ringroad::preload {
 namespace {
@@ -55,6 +56,7 @@ bool consider_listen(int fd) noexcept {
   if (!socket) return false;
   socket->endpoint = local;
   descriptors::note_if_lingers(fd);  // what it accepts is as it is
+  descriptors::note_if_reads_unusually(fd);
   agent->listen(local, via_shm, via_rdma);
   return true;
 }
@@ -88,7 +90,8 @@ void consider_accepted(int fd, const sockaddr* remote, socklen_t length, bool no
   if (socket.stream() == nullptr) return;
   // A child that was forked between the kernel's accept() and here has it, and is not known to.
   if (runtime::forks() != forks) socket.stream()->pin(Reason::kFork, 0);
-  if (config.wait_ns > 0) {
+  // accept(2) gives out connections that are over, too.
+  if (config.wait_ns > 0 && tcp_established(fd)) {
     socket.stream()->wait_promoted(config.wait_ns);
   }
 }

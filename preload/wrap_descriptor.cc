@@ -294,6 +294,9 @@ int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len)
                          ? cancellation::no_point<stream_setsockopt>(fd, level, name, value, len)
                          : real().setsockopt(fd, level, name, value, len);
   if (level == SOL_SOCKET && name == SO_LINGER) descriptors::note_if_lingers(fd);
+  if (level == SOL_SOCKET && reason_for_option(level, name) != Reason::kNone) {
+    descriptors::note_if_reads_unusually(fd);
+  }
   return result;
 }
 

@@ -10,6 +10,7 @@
 
 #include "rsocket-core/foreign_fd.h"
 #include "rsocket-core/sys.h"
+#include "rsocket-core/tcp_counters.h"
 #include "rsocket-core/waiter.h"
 
 namespace ringroad {
@@ -118,7 +119,11 @@ StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
       {
         MutexLock lock(mutex_);
         streams_[stream->id()] = stream;
-        if (role == StreamRole::kAccept) accepted_[tuple] = stream;
+        if (role == StreamRole::kAccept) {
+          // accept(2) gives out connections that are over, whose addresses may be another's by now.
+          std::weak_ptr<Stream>& known = accepted_[tuple];
+          if (known.expired() || tcp_established(fd)) known = stream;
+        }
         expected = role == StreamRole::kAccept && requests_wait_.load(std::memory_order_relaxed);
       }
       // Now that apply_to_all() would find it. Both look again after each change, so that the last

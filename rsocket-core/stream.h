@@ -424,8 +424,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   }
   void sleep_while_held(std::int64_t deadline_ns) noexcept;
   struct Refill {
-    std::uint64_t unread = 0;   // bytes, in the kernel
-    std::int64_t since_ns = 0;  // so many
+    std::uint64_t unread = ~std::uint64_t{0};  // bytes, in the kernel
+    std::int64_t since_ns = 0;                 // so many
   };
   bool has_come_again(Refill& refill) noexcept;
   // service() brings no channel of it back to life: a call inside must not ask for that.

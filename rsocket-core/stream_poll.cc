@@ -19,7 +19,7 @@ constexpr short kWriteBits = POLLOUT | POLLWRNORM;
 constexpr short kAlwaysBits = POLLERR | POLLHUP;
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
 constexpr std::int64_t kLookAgainNs = 200'000;  // where nobody can wake us
-constexpr std::int64_t kRefillPauseNs = 20'000'000;
+constexpr std::int64_t kRefillPauseNs = 300'000'000;  // longer than TCP waits before it sends again
 
 // Servers install handlers for these without SA_RESTART. A thread that sleeps commits no fault.
 bool is_fault(int signo) noexcept {

@@ -170,7 +170,6 @@ class VerbsChannel final : public Channel {
   // that are not posted again yet are the slots just before the next.
   std::uint32_t next_slot_ RR_GUARDED_BY(receive_mutex_) = 0;
   std::uint32_t used_count_ RR_GUARDED_BY(receive_mutex_) = 0;
-  std::uint32_t last_immediate_ RR_GUARDED_BY(receive_mutex_) = 0;  // 0: nothing told yet, or that
 
   alignas(64) Mutex send_mutex_;
   SendWindow window_;

@@ -27,8 +27,8 @@ bool well_formed(const ControlMessage& message) noexcept {
 inline bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate) noexcept {
   const std::uint64_t head = rx_head_.load(std::memory_order_relaxed);
   if (bytes == 0 || bytes > ring_bytes() - (head - rx_consumed())) return false;
-  // Of a peer that only sends each says the same.
-  if (immediate != last_immediate_) {
+  // Of a peer that only sends each says what is known.
+  if (immediate != encode_immediate({window_.acked_count(), tx_consumed()}, shift_)) {
     FlowCounts counts;
     if (!decode_immediate(immediate, shift_, window_.acked_count(), window_.outstanding(),
                           tx_consumed(), tx_posted(), counts)) {
@@ -36,7 +36,6 @@ inline bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate
     }
     window_.believe(counts.reposted);
     tx_consumed_.store(counts.consumed, kRelease);
-    last_immediate_ = immediate;
   }
   rx_head_.store(head + bytes, kRelease);
   return true;

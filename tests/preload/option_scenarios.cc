@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "tests/preload/actor.h"
@@ -216,6 +217,65 @@ SCENARIO(blocking_and_not, kComesBack) {
     a.send(fd, "blocked");
   }
   a.sync();
+}
+
+// recv(2) wants as many bytes as SO_RCVLOWAT says, or as it has room for; poll(2) as many as that
+// says.
+SCENARIO(low_water_from_before_the_connection, 0) {
+  a.meet();
+  int fd = -1;
+  if (a.is_server()) {
+    fd = a.accept_blocking();
+  } else {
+    fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    set(a, fd, "SO_RCVLOWAT", SOL_SOCKET, SO_RCVLOWAT, 4096);
+    socklen_t length = 0;
+    sockaddr_storage to = a.address(AF_INET, length);
+    a.result("connect", ::connect(fd, reinterpret_cast<sockaddr*>(&to), length));
+  }
+  for (int i = 0; i < 6; ++i) {
+    a.client([&] { a.send(fd, "ask"); });
+    a.server([&] {
+      a.recv(fd, 3);
+      a.send(fd, "answer");
+    });
+    a.client([&] { a.recv(fd, 6); });
+  }
+}
+
+SCENARIO(low_water_of_a_listener, 0) {
+  a.meet();
+  if (a.is_server()) set(a, a.listening(), "SO_RCVLOWAT", SOL_SOCKET, SO_RCVLOWAT, 4096);
+  a.sync();
+  const int fd = a.stream();
+  for (int i = 0; i < 6; ++i) {
+    a.server([&] { a.send(fd, "ask"); });
+    a.client([&] {
+      a.recv(fd, 3);
+      a.send(fd, "answer");
+    });
+    a.server([&] { a.recv(fd, 6); });
+  }
+}
+
+SCENARIO(accept_of_a_connection_that_was_reset, 0) {
+  a.meet();
+  if (a.is_client()) {
+    const int fd = a.connect_blocking();
+    const linger cut{1, 0};
+    ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+    a.close(fd);
+  }
+  a.sync();
+  a.server([&] {
+    pollfd ready{a.listening(), POLLIN, 0};
+    a.result("poll", ::poll(&ready, 1, 2000));
+    const auto before = std::chrono::steady_clock::now();
+    const int fd = a.accept_blocking();
+    a.log("at once: %d",
+          std::chrono::steady_clock::now() - before < std::chrono::milliseconds(1500));
+    a.recv(fd, 10);
+  });
 }
 
 }  // namespace ringroad::test
