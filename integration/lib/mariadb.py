@@ -21,7 +21,7 @@ ERROR = re.compile(r"^ERROR \d+ \(.*", re.MULTILINE)
 # The client's own errors (no server, connection lost) have numbers from 2000 on.
 LOST = re.compile(rb"^ERROR 2\d\d\d \(", re.MULTILINE)
 # Its crash handler's report: the signal, and a line for each frame.
-CRASH = re.compile(r"^\S+ \S+ (\[ERROR\] .*got signal \d+.*?)$(.*)", re.MULTILINE | re.DOTALL)
+CRASH = re.compile(r"^\S+ +\S+ (\[ERROR\] .*got signal \d+.*?)$(.*)", re.MULTILINE | re.DOTALL)
 FRAME = re.compile(r"^\S+\(.*\[0x[0-9a-f]+\]$", re.MULTILINE)
 FRAMES = 8
 END_OF_ANSWER = "end-of-answer"
