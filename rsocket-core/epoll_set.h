@@ -122,8 +122,8 @@ class EpollSet {
     bool owes_room = false;      // of it, room to send, for which the carrier changed just then
     std::uint64_t told_in = 0;   // the wait that it was last reported to
     std::uint32_t kernel_bits = 0;  // what the inner instance said of the TCP socket
-    std::uint64_t kernel_bits_of =
-        0;                          // and in which collect(): since then the program may have acted
+    // In which collect() it said so; since then the program may have done something about it.
+    std::uint64_t kernel_bits_of = 0;
     int kernel_fd = kNone;          // in the inner instance, for
     std::uint32_t kernel_mask = 0;  // these
     int channel_fd = -1;            // in the inner instance

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <functional>
 
 #include "tests/preload/actor.h"
 
@@ -31,6 +32,19 @@ int option(Actor& a, int fd, const char* name, int level, int number) {
 void set(Actor& a, int fd, const char* name, int level, int number, int value) {
   a.result(("set " + std::string(name)).c_str(),
            ::setsockopt(fd, level, number, &value, sizeof value));
+}
+
+using Turn = void (Actor::*)(const std::function<void()>& turn);
+
+void ask_and_be_answered(Actor& a, int fd, Turn asker, Turn other) {
+  for (int i = 0; i < 6; ++i) {
+    (a.*asker)([&] { a.send(fd, "ask"); });
+    (a.*other)([&] {
+      a.recv(fd, 3);
+      a.send(fd, "answer");
+    });
+    (a.*asker)([&] { a.recv(fd, 6); });
+  }
 }
 
 }  // namespace
@@ -233,14 +247,7 @@ SCENARIO(low_water_from_before_the_connection, 0) {
     sockaddr_storage to = a.address(AF_INET, length);
     a.result("connect", ::connect(fd, reinterpret_cast<sockaddr*>(&to), length));
   }
-  for (int i = 0; i < 6; ++i) {
-    a.client([&] { a.send(fd, "ask"); });
-    a.server([&] {
-      a.recv(fd, 3);
-      a.send(fd, "answer");
-    });
-    a.client([&] { a.recv(fd, 6); });
-  }
+  ask_and_be_answered(a, fd, &Actor::client, &Actor::server);
 }
 
 SCENARIO(low_water_of_a_listener, 0) {
@@ -248,14 +255,7 @@ SCENARIO(low_water_of_a_listener, 0) {
   if (a.is_server()) set(a, a.listening(), "SO_RCVLOWAT", SOL_SOCKET, SO_RCVLOWAT, 4096);
   a.sync();
   const int fd = a.stream();
-  for (int i = 0; i < 6; ++i) {
-    a.server([&] { a.send(fd, "ask"); });
-    a.client([&] {
-      a.recv(fd, 3);
-      a.send(fd, "answer");
-    });
-    a.server([&] { a.recv(fd, 6); });
-  }
+  ask_and_be_answered(a, fd, &Actor::server, &Actor::client);
 }
 
 SCENARIO(accept_of_a_connection_that_was_reset, 0) {
