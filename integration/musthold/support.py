@@ -79,7 +79,7 @@ class Host:
         return [stream for stream in self.streams(pid)
                 if stream["state"] == "ON_CHANNEL" and stream["carrier"] in ("shm", "rdma")]
 
-    def wait_for_channels(self, pid, count, timeout_s=30):
+    def wait_for_channels(self, pid, count, timeout_s=60):
         """Waits until so many of the process's streams are on a channel; else says why not."""
         try:
             wait_for(lambda: len(self.on_channel(pid)) == count, f"{count} streams on a channel",
