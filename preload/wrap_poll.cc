@@ -18,6 +18,7 @@
 #include "preload/polling.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
+#include "rsocket-core/signals.h"
 #include "rsocket-core/sys.h"
 #include "rsocket-core/waiter.h"
 
@@ -97,6 +98,12 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     if (stream != nullptr && !stream->on_kernel_for_good()) entries[i].stream = stream;
     if (EpollSet* epoll = entries[i].socket.epoll()) epoll->watch();
   }
+  // One stream, as a thread waits that has one client.
+  const bool polls = count == 1 && deadline != 0 && entries[0].stream != nullptr;
+  if (polls) {
+    signals::begin_wait();
+    entries[0].stream->spin_until_ready(fds[0].events, deadline);
+  }
   const int wake_fd = thread_wake_fd();
   bool outlasted = false;
   for (;;) {
@@ -138,9 +145,15 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       const std::int64_t left = std::max<std::int64_t>(0, until - sys::now_ns());
       timeout = {left / 1'000'000'000, left % 1'000'000'000};
     }
-    const int n = until == 0 ? sys::ppoll(kernel, used, &timeout, mask)
-                             : cancellation::ppoll(kernel, used,
-                                                   until == kForever ? nullptr : &timeout, mask);
+    int n = 0;
+    if (polls && ready_now == 0 && signals::came_since_begin()) {
+      errno = EINTR;  // which would have ended the sleep
+      n = -1;
+    } else if (until != 0) {
+      n = cancellation::ppoll(kernel, used, until == kForever ? nullptr : &timeout, mask);
+    } else if (ready_now == 0 || used > 1) {  // else the kernel has nothing to add
+      n = sys::ppoll(kernel, used, &timeout, mask);
+    }
     const int sleep_errno = errno;
     for (nfds_t i = 0; i < count; ++i) {
       entries[i].leave();

@@ -16,6 +16,11 @@ namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 constexpr int kInnerBatch = 64;
+// With more streams than that the next look finds something anyway.
+constexpr std::size_t kMostPolled = 64;
+// Each so many looks at them the kernel is asked what else there is, for the first time after half
+// of them.
+constexpr unsigned kLooksPerQuestion = 16;
 constexpr std::uint32_t kInput = EPOLLIN | EPOLLRDNORM;
 // The kernel wakes those who ask for any of these when bytes arrive (sock_def_readable).
 constexpr std::uint32_t kArrival = EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDBAND;
@@ -158,6 +163,7 @@ void EpollSet::enqueue(Item& item) noexcept {
 
 void EpollSet::take_dirty() noexcept {
   MutexLock lock(dirty_mutex_);
+  alone_ = !somebody_sleeps();
   while (!dirty_.empty()) {
     Item& item = dirty_.front();
     dirty_.pop_front();
@@ -301,9 +307,15 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume, bool stays) noex
   const bool edge_triggered = (item.mask & EPOLLET) != 0;
   // Nobody sleeps in an instance that is watched from outside: there the kernel tells each.
   const bool exclusive = (item.mask & EPOLLEXCLUSIVE) != 0 && !watched_;
+  // What had something new may have something to tell; then nobody will sleep before the next look.
+  const bool put_off =
+      consume && alone_ && !watched_ && !exclusive && (polls_ || (edge_triggered && !item.put_off));
   const Stream::PollPlan plan = item.stream->plan_poll(
-      poll_bits(item.mask),
-      edge_triggered || exclusive ? Stream::Arm::kAlways : Stream::Arm::kIfIdle);
+      poll_bits(item.mask), put_off                       ? Stream::Arm::kNever
+                            : edge_triggered || exclusive ? Stream::Arm::kAlways
+                                                          : Stream::Arm::kIfIdle);
+  const bool unarmed = put_off && plan.on_channel;
+  item.put_off = unarmed;
   if (!stays && item.stream->on_kernel_for_good()) {
     // The kernel tells a newcomer all that holds. Who waits for edges has been told of that, and moves
     // with the next one.
@@ -369,17 +381,24 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume, bool stays) noex
   item.tell_all = item.fresh && put;
   item.fresh = false;
   item.kernel_bits = 0;
+  if (unarmed) {
+    item.seen_arrivals = plan.arrivals;
+    item.awaits_room =
+        (item.mask & kOutput) != 0 && (static_cast<std::uint32_t>(plan.ready) & kOutput) == 0;
+  }
   if (events == 0) {
     again_ |= put;
-    if (item.owes_room) enqueue(item);
+    left_unarmed_ |= unarmed;
+    if (unarmed || item.owes_room) enqueue(item);
     return false;
   }
   out.events = events;
   out.data = item.data;
   if ((item.mask & EPOLLONESHOT) != 0) {
     item.disabled = true;
+    item.put_off = false;
     watch_kernel(item, plan);
-  } else if (!edge_triggered && ready != 0) {
+  } else if (unarmed || (!edge_triggered && ready != 0)) {
     enqueue(item);
   }
   return true;
@@ -425,7 +444,7 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
   bool owed = false;
   for (int round = 0; round < 3 && n < max; ++round) {
     if (round > 0 && !owed && (n > 0 || !look_inside_.load(std::memory_order_relaxed))) break;
-    owed = false;
+    owed = left_unarmed_ = false;
     take_dirty();
     take_inner();
     for (std::size_t left = queue_.size(); left > 0 && n < max && !queue_.empty(); --left) {
@@ -445,9 +464,12 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
       ++n;
     }
     owed |= std::exchange(again_, false);
+    owed |= left_unarmed_ && !polls_ && n == 0;
   }
   ++collects_;
-  // What is left is for whoever waits besides us, or watches from outside.
+  // What is left is for whoever waits besides us, or watches from outside. Nobody has come to sleep
+  // here since the looks began.
+  if (alone_ && max > 0) return n;
   if (!queue_.empty() || (n > 0 && look_inside_.load(std::memory_order_relaxed))) wake();
   return n;
 }
@@ -489,6 +511,52 @@ int EpollSet::promise_room(std::uint64_t wait, epoll_event* out, int max) noexce
 }
 
 // ---- epoll_wait
+
+bool EpollSet::may_poll() noexcept {
+  return spin_ns_ != 0 && !queue_.empty() && queue_.size() <= kMostPolled && spin_.pays(waits_);
+}
+
+// Whether a look may find something.
+bool EpollSet::has_moved() noexcept {
+  MutexLock lock(mutex_);
+  if (look_inside_.load(std::memory_order_relaxed)) return true;
+  {
+    MutexLock dirty(dirty_mutex_);
+    if (!dirty_.empty()) return true;
+  }
+  for (Item& item : queue_) {
+    if (!item.put_off) return true;
+    if (!item.stream->channel_moved(item.seen_arrivals, item.awaits_room)) continue;
+    item.put_off = false;
+    return true;
+  }
+  return queue_.empty();  // another thread has armed them all
+}
+
+// Until a stream has moved, the program's instance has something else to tell, or a handler has
+// run.
+void EpollSet::poll(int epfd, std::int64_t deadline_ns) noexcept {
+  std::int64_t longest_ns;
+  std::uint64_t waits;
+  {
+    MutexLock lock(mutex_);
+    longest_ns = spin_ns_;
+    waits = waits_;
+  }
+  if (deadline_ns != kForever) {
+    longest_ns = std::clamp<std::int64_t>(deadline_ns - sys::now_ns(), 0, longest_ns);
+  }
+  signals::begin_wait();
+  unsigned looks = 0;
+  const auto ready = [&]() noexcept {
+    if (signals::came_since_begin() || has_moved()) return true;
+    if (++looks % kLooksPerQuestion != kLooksPerQuestion / 2) return false;
+    pollfd others{epfd, POLLIN, 0};
+    timespec zero{0, 0};
+    return sys::ppoll(&others, 1, &zero, nullptr) > 0;
+  };
+  spin_.until(ready, longest_ns, waits);
+}
 
 // A real wait. As epoll_pwait2(2).
 int EpollSet::sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns,
@@ -555,11 +623,13 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
   const int saved = errno;
   std::uint64_t number = 0;
   bool outlasted = false;
+  bool polled = false;
   for (;;) {
     const bool last = deadline_ns != kForever && (deadline_ns == 0 || sys::now_ns() >= deadline_ns);
     const bool foreign = foreign_.load(std::memory_order_relaxed);
     int n = 0;
     int ours_most = 0;
+    bool poll_first = false;
     if (!foreign) {
       MutexLock lock(mutex_);
       // Turn about, so that neither side can keep the other from a program that takes one event.
@@ -575,9 +645,24 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
           kernel_first_ = !kernel_first_;
         }
       }
+      polls_ = !last && !polled && n == 0 && ours_most > 0 && may_poll();
       n += collect(number, out + n, std::max(ours_most - n, 0));
       owes_promise_ = n >= max && held_;
-      if (n == 0 && ours_most > 0 && !last && !sleeping.enter()) continue;
+      poll_first = std::exchange(polls_, false) && n == 0 && left_unarmed_;
+      if (n == 0 && ours_most > 0 && !last && !poll_first) {
+        if (left_unarmed_) continue;
+        // The kernel would have slept, and been woken by it.
+        if (polled && signals::came_since_begin()) {
+          errno = EINTR;
+          return -1;
+        }
+        if (!sleeping.enter()) continue;
+      }
+    }
+    if (poll_first) {
+      poll(epfd, deadline_ns);
+      polled = true;
+      continue;
     }
     if (n >= max) return n;
     const bool sleeps = sleeping.inside || (foreign && !last);

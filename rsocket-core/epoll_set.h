@@ -1,7 +1,7 @@
 // What one of the program's epoll instances knows of streams.
 //
-// The program's instance stays the kernel's, and holds everything of the program's but its streams. In
-// their place it holds one descriptor of ours, the inner instance, which holds what may change a
+// The program's instance stays the kernel's, and holds everything of the program's but its streams.
+// In their place it holds one descriptor of ours, the inner instance, which holds what may change a
 // stream: its TCP socket while the kernel carries it, its channel's wait_fd(), and an eventfd for
 // news from inside the process.
 //
@@ -10,10 +10,15 @@
 //                                                  ├─ channels     (EPOLLET)
 //                                                  └─ eventfd      (EPOLLET, never drained)
 //
-// An event on the inner instance says only that streams have to be looked at. What a stream then has
-// to say is worked out as the kernel does it for its own: a stream that may be ready stands in a
-// queue, is asked when the program waits, and goes to the queue's end again if it is level-triggered
-// and was ready. So a wait costs as many looks as there are streams that may be ready.
+// An event on the inner instance says only that streams have to be looked at. What a stream then
+// has to say is worked out as the kernel does it for its own: a stream that may be ready stands in
+// a queue, is asked when the program waits, and goes to the queue's end again if it is
+// level-triggered and was ready. So a wait costs as many looks as there are streams that may be
+// ready.
+//
+// A channel is armed, so that its peer has to wake somebody, by the last look before a sleep, and
+// not while the program is at work or the wait polls: a stream whose channel is not armed stays in
+// the queue.
 //
 // A stream that is the kernel's for good moves into the program's instance and is forgotten here.
 //
@@ -115,6 +120,8 @@ class EpollSet {
     bool disabled = false;       // EPOLLONESHOT has fired
     bool dirty = false;          // on dirty_; guarded by dirty_mutex_
     bool queued = false;         // on queue_
+    bool put_off = false;        // its channel is not armed, and had nothing new at the last look
+    bool awaits_room = false;    // at that look there was none
     bool fresh = false;          // added, modified: report whatever is ready
     bool tell_all = false;       // fresh at the last look, before the kernel was asked
     bool arrived = false;        // bytes, of which the kernel was not asked in time: the carrier changed
@@ -175,6 +182,9 @@ class EpollSet {
   void take_inner() noexcept RR_REQUIRES(mutex_);
   Item* find(const Stream& stream, int fd) noexcept RR_REQUIRES(mutex_);
   Item* find_any(std::uint64_t stream_id) noexcept RR_REQUIRES(mutex_);
+  bool may_poll() noexcept RR_REQUIRES(mutex_);
+  void poll(int epfd, std::int64_t deadline_ns) noexcept RR_EXCLUDES(mutex_);
+  bool has_moved() noexcept RR_EXCLUDES(mutex_);
   int sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask);
   void wake() noexcept;
   static void on_news(Waiter& waiter) noexcept;
@@ -206,6 +216,13 @@ class EpollSet {
   bool owes_promise_ RR_GUARDED_BY(mutex_) = false;  // there was no place for promise_room()
   bool promises_ RR_GUARDED_BY(mutex_) = false;      // the last wait began with it
   std::size_t promise_from_ RR_GUARDED_BY(mutex_) = 0;  // where it goes on, in the order of items_
+  bool polls_ RR_GUARDED_BY(mutex_) =
+      false;  // looks arm nothing, as the wait polls before it sleeps
+  bool left_unarmed_ RR_GUARDED_BY(mutex_) =
+      false;  // the last round of looks has, of what had nothing new
+  bool alone_ RR_GUARDED_BY(mutex_) = false;        // nobody sleeps here
+  std::int64_t spin_ns_ RR_GUARDED_BY(mutex_) = 0;  // the longest of the streams' rules
+  Spin spin_;
   bool again_ RR_GUARDED_BY(mutex_) = false;  // a look has put something into the inner instance
   bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say

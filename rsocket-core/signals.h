@@ -76,6 +76,14 @@ class Now {
   const unsigned depth_;
 };
 
+// From here on came_since_begin() tells of handlers; who polls in place of a sleep ends as that
+// would.
+inline void begin_wait() noexcept { thread_state.ran = kNone; }
+// Whether one has run, or would have but for the stretch that this is in.
+inline bool came_since_begin() noexcept {
+  return thread_state.ran != kNone || thread_state.put_off != 0;
+}
+
 // For the wrapped handler. True: the signal was put off, and the handler is not to run. `context`
 // is its third argument.
 bool put_off(int signo, siginfo_t* info, void* context) noexcept;

@@ -40,15 +40,22 @@ class Spin {
   static constexpr std::int64_t kFirstPauseNs = 10'000'000;
   static constexpr std::int64_t kLongestPauseNs = 1'000'000'000;
 
+  // Whether until() would poll at all.
+  template <typename Host = SpinHost>
+  bool pays(std::uint64_t messages, Host&& host = Host()) const noexcept {
+    if (score_.load(std::memory_order_relaxed) == 0 && messages % kProbeEvery != 0) return false;
+    const std::int64_t resumes_ns = resumes_ns_.load(std::memory_order_relaxed);
+    return resumes_ns == 0 || host.now_ns() >= resumes_ns;
+  }
+
   // Polls until `ready` says so, for `longest_ns` at most. `messages`: how many have come so far.
   // False: it did not, or others want the processor.
   template <typename Ready, typename Host = SpinHost>
   bool until(Ready ready, std::int64_t longest_ns, std::uint64_t messages,
              Host&& host = Host()) noexcept {
+    if (longest_ns == 0 || !pays(messages, host)) return false;
     const unsigned score = score_.load(std::memory_order_relaxed);
-    if (longest_ns == 0 || (score == 0 && messages % kProbeEvery != 0)) return false;
     std::int64_t now = host.now_ns();
-    if (now < resumes_ns_.load(std::memory_order_relaxed)) return false;
     const std::int64_t end = now + longest_ns * std::max(score, 1U) / kMaxScore;
     std::int64_t offer = now + kOfferEveryNs;
     do {

@@ -164,6 +164,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     short kernel_events = 0;  // bits that the kernel answers for, on the TCP descriptor
     bool use_kernel = false;  // put {fd, kernel_events} into the set
     int channel_fd = -1;      // armed; put {channel_fd, POLLIN} into the set
+    bool on_channel = false;  // a channel has something to do with it
     // For whoever reports changes only: a difference from the last time is one.
     std::uint64_t arrivals = 0;            // bytes that ever came over the channel
     std::uint64_t blocked = 0;             // sends that found no room
@@ -177,6 +178,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // that happens after the plan was made goes unnoticed. The channel is armed, so that its wait_fd()
   // tells of the next arrival, never, if nothing is ready now, or in any case.
   PollPlan plan_poll(short events, Arm arm) noexcept;
+  // Polls for `events` on the channel, as its rule's `spin` and the time until the deadline allow.
+  // False: a plan, and signals::came_since_begin(), tell what came of it.
+  bool spin_until_ready(short events, std::int64_t deadline_ns) noexcept;
+  // One look of somebody who polls: whether more than `arrivals` have come over the channel, or
+  // something that is to be attended to first, or, where that is `awaited`, room.
+  bool channel_moved(std::uint64_t arrivals, bool room_awaited) noexcept;
   // The program's bytes that have ever come over TCP. `ends`: it is known where they end, and the
   // kernel may be readable because of what stands behind.
   std::uint64_t tcp_arrivals(bool& ends) noexcept;
@@ -366,7 +373,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
   static bool restarts() noexcept;
   // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.
   bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind) noexcept;
-  bool spin_until_ready(short events) noexcept;
   // What is known of the socket's options; each is asked for when it is first needed.
   enum class Option : std::uint8_t { kRecvTimeout = 1, kSendTimeout = 2, kTellsUnread = 4 };
   void learn(Option option) noexcept;

@@ -46,6 +46,12 @@ bool every_handler_restarts() noexcept {
   return true;
 }
 
+// As the kernel's sockets do, room is announced when there is a worthwhile amount of it.
+bool has_room(const Channel& channel) noexcept {
+  const std::uint64_t used = channel.tx_head() - channel.tx_consumed();
+  return used <= channel.ring_bytes() - channel.ring_bytes() / 4;
+}
+
 // What is left until the deadline; null: no end. REQUIRES: `timeout` outlives the answer.
 timespec* timeout_until(std::int64_t deadline_ns, timespec& timeout) noexcept {
   if (deadline_ns == kForever) return nullptr;
@@ -54,13 +60,20 @@ timespec* timeout_until(std::int64_t deadline_ns, timespec& timeout) noexcept {
   return &timeout;
 }
 
+// Whether a handler has run as the stretch ended: the kernel would have it end the sleep.
+bool ended_by_put_off() noexcept {
+  if (!signals::came_since_begin()) return false;
+  errno = EINTR;
+  return true;
+}
+
 // Sleeps until a descriptor is ready or the deadline is over. As ppoll(2); ECANCELED if a handler ends the
 // thread.
 int sleep_on(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
+  signals::begin_wait();
   const signals::Now handlers_run;
-  signals::thread_state.ran = signals::kNone;
   timespec timeout;
-  return held_sleep(fds, count, timeout_until(deadline_ns, timeout));
+  return ended_by_put_off() ? -1 : held_sleep(fds, count, timeout_until(deadline_ns, timeout));
 }
 
 // The same, where there is nothing to be told but that the thread ends.
@@ -75,10 +88,11 @@ bool Stream::restarts() noexcept {
 }
 
 int Stream::sleep_as_program(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
+  signals::begin_wait();
   const signals::Now handlers_run;
-  signals::thread_state.ran = signals::kNone;
   timespec timeout;
-  return cancellable_sleep(fds, count, timeout_until(deadline_ns, timeout));
+  return ended_by_put_off() ? -1
+                            : cancellable_sleep(fds, count, timeout_until(deadline_ns, timeout));
 }
 
 // What the channel alone can say without a lock; enough to decide whether to look closer.
@@ -87,9 +101,7 @@ short Stream::channel_ready(short events) noexcept {
   if (channel == nullptr) return events;
   short ready = 0;
   if (channel->rx_head() != channel->rx_consumed()) ready |= kReadBits;
-  const std::uint64_t used = channel->tx_head() - channel->tx_consumed();
-  // As the kernel's sockets do, room is announced when there is a worthwhile amount of it.
-  if (used <= channel->ring_bytes() - channel->ring_bytes() / 4) ready |= kWriteBits;
+  if (has_room(*channel)) ready |= kWriteBits;
   if (channel->control_pending() || channel->failed()) ready = events;
   return ready & events;
 }
@@ -132,6 +144,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
       const bool ring_follows =
           channel_ != nullptr && from == Source::kTcpUpToBoundary && token_seen_ && !resume_sent_;
       const bool use_channel = reading_ring || ring_follows || writing_ring;
+      plan.on_channel = use_channel;
       bool peer_ended = false;
       if (use_channel) {
         channel_->progress();
@@ -148,11 +161,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
         }
       }
       if (writing_ring) {
-        const std::uint64_t used = channel_->tx_head() - channel_->tx_consumed();
-        if (shut_wr_ || peer_closed_ ||
-            used <= channel_->ring_bytes() - channel_->ring_bytes() / 4) {
-          ready |= kWriteBits;
-        }
+        if (shut_wr_ || peer_closed_ || has_room(*channel_)) ready |= kWriteBits;
       } else if (!writing_kernel && (shut_wr_ || tx_ == Tx::kDead)) {
         ready |= kWriteBits;
       } else if (!writing_kernel) {
@@ -204,21 +213,36 @@ void Stream::after_sleep(const Waiter* taker) noexcept {
   if (agent_on_channel_.load(std::memory_order_relaxed)) host_->attend(*this);
 }
 
-bool Stream::spin_until_ready(short events) noexcept {
-  if (state() != State::kOnChannel) return false;
-  return spin_.until(
+bool Stream::spin_until_ready(short events, std::int64_t deadline_ns) noexcept {
+  if (state() != State::kOnChannel || (events & (kReadBits | kWriteBits)) == 0) return false;
+  std::int64_t longest_ns = config_.spin_ns;
+  if (longest_ns != 0 && deadline_ns != kForever) {
+    longest_ns = std::clamp<std::int64_t>(deadline_ns - sys::now_ns(), 0, longest_ns);
+  }
+  signals::begin_wait();
+  const bool moved = spin_.until(
       [&] {
+        if (signals::came_since_begin()) return true;
         MutexLock rx(rx_mutex_);
         if (channel_ == nullptr) return true;
         channel_->progress();
         return channel_ready(events) != 0;
       },
-      config_.spin_ns, slot_->counts.traffic.rx_messages[1].load(std::memory_order_relaxed));
+      longest_ns, slot_->counts.traffic.rx_messages[1].load(std::memory_order_relaxed));
+  return moved && !signals::came_since_begin();
+}
+
+bool Stream::channel_moved(std::uint64_t arrivals, bool room_awaited) noexcept {
+  MutexLock rx(rx_mutex_);
+  if (channel_ == nullptr) return true;
+  channel_->progress();
+  return channel_->rx_head() != arrivals || channel_->control_pending() || channel_->failed() ||
+         (room_awaited && has_room(*channel_));
 }
 
 bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart,
                                Sleep kind) noexcept {
-  if (spin_until_ready(events)) return true;
+  if (spin_until_ready(events, deadline_ns)) return true;
   Waiter waiter;
   waiter.events = events;
   waiter.wake_fd = thread_wake_fd();

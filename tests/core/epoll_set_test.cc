@@ -4,6 +4,7 @@
 
 #include <sys/eventfd.h>
 
+#include <functional>
 #include <map>
 #include <random>
 #include <thread>
@@ -17,10 +18,23 @@ namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 
+// A wait that ends with its time tells what there is, but nobody was woken for it.
+constexpr std::int64_t kTooLong = 5'000'000'000;
+
+// Called by each thread that is about to sleep.
+std::function<void()> before_sleep;
+
 EpollSet::Calls libc_calls() {
   EpollSet::Calls calls;
-  calls.pwait = ::epoll_pwait;
-  calls.pwait2 = ::epoll_pwait2;
+  calls.pwait = [](int epfd, epoll_event* events, int max, int timeout, const sigset_t* mask) {
+    if (timeout != 0 && before_sleep) before_sleep();
+    return ::epoll_pwait(epfd, events, max, timeout, mask);
+  };
+  calls.pwait2 = [](int epfd, epoll_event* events, int max, const timespec* timeout,
+                    const sigset_t* mask) {
+    if (before_sleep) before_sleep();
+    return ::epoll_pwait2(epfd, events, max, timeout, mask);
+  };
   return calls;
 }
 
@@ -258,9 +272,130 @@ TEST(EpollSet, WakesItsSleeperAndNobodyForNothing) {
   sender.join();
 }
 
-// Two threads wait and read, one sends on every connection, one adds, modifies and removes, one does
+TEST(EpollSet, APeerWakesNobodyWhileTheProgramIsAtWork) {
+  for (const std::uint32_t mode : {std::uint32_t{0}, std::uint32_t{EPOLLET}}) {
+    StreamPair p;
+    p.promote();
+    Instance instance;
+    ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | EPOLLOUT | mode, 3), false), 0);
+    instance.ready();
+    instance.ready();  // an edge is over
+    EXPECT_EQ(1, send_text(*p.a, "x"));
+    EXPECT_EQ(instance.ready(), Ready({{3, EPOLLIN | EPOLLOUT}}));
+    EXPECT_EQ("x", recv_text(*p.b, 10));
+    EXPECT_FALSE(readable(p.b->channel_fd(), 0));
+    EXPECT_EQ(1, send_text(*p.a, "y"));
+    EXPECT_FALSE(readable(p.b->channel_fd(), 0)) << mode;
+    EXPECT_EQ(instance.ready(16, kForever), Ready({{3, EPOLLIN | EPOLLOUT}})) << mode;
+    EXPECT_EQ("y", recv_text(*p.b, 10));
+  }
+}
+
+TEST(EpollSet, WhatIsNewWhenAThreadFallsAsleepWakesIt) {
+  for (const std::uint32_t mode : {std::uint32_t{0}, std::uint32_t{EPOLLET}}) {
+    for (const bool fresh : {true, false}) {
+      StreamPair p;
+      p.promote();
+      Instance instance;
+      ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | mode, 3), false), 0);
+      if (!fresh) {
+        EXPECT_EQ(1, send_text(*p.a, "x"));
+        EXPECT_EQ(instance.ready(), Ready({{3, EPOLLIN}}));
+        EXPECT_EQ("x", recv_text(*p.b, 10));
+      }
+      before_sleep = [&] { send_text(*p.a, "y"); };
+      const std::int64_t deadline = sys::now_ns() + kTooLong;
+      EXPECT_EQ(instance.ready(16, deadline), Ready({{3, EPOLLIN}})) << mode << " " << fresh;
+      before_sleep = nullptr;
+      EXPECT_LT(sys::now_ns(), deadline) << mode << " " << fresh;
+    }
+  }
+}
+
+TEST(EpollSet, AnotherThreadThatSleepsHearsOfWhatComesWhileTheFirstIsAtWork) {
+  for (const std::uint32_t mode : {std::uint32_t{0}, std::uint32_t{EPOLLET}}) {
+    StreamPair p;
+    p.promote();
+    Instance instance;
+    ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | mode, 3), false), 0);
+    std::atomic<int> asleep{0};
+    std::atomic<int> told{0};
+    before_sleep = [&] { ++asleep; };
+    const std::int64_t deadline = sys::now_ns() + kTooLong;
+    const auto wait_once = [&] {
+      if (!instance.ready(16, deadline).empty()) ++told;
+    };
+    std::thread first(wait_once);
+    std::thread second(wait_once);
+    while (asleep < 2) std::this_thread::yield();
+    EXPECT_EQ(1, send_text(*p.a, "x"));
+    while (told == 0) std::this_thread::yield();
+    EXPECT_EQ(1, send_text(*p.a, "y"));
+    first.join();
+    second.join();
+    before_sleep = nullptr;
+    EXPECT_EQ(told, 2) << mode;
+    EXPECT_LT(sys::now_ns(), deadline) << mode;
+  }
+}
+
+// The rule's `spin`, of a stream that was used just now.
+StreamPtr that_polls(StreamPair& p, std::int64_t spin_ns) {
+  StreamConfig config = p.b->config();
+  config.spin_ns = spin_ns;
+  p.b = std::make_shared<Stream>(&p.host, nullptr, p.b->id() + 1000, p.b_fd, StreamRole::kAccept,
+                                 p.b->tuple(), config, true);
+  p.promote();
+  return p.b;
+}
+
+TEST(EpollSet, AWaitThatPollsHearsOfWhatElseTheInstanceHolds) {
+  constexpr std::int64_t kSpin = 20'000'000'000;
+  StreamPair p;
+  Instance instance;
+  ASSERT_EQ(instance.set->add(that_polls(p, kSpin), p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{3, EPOLLIN}}));
+  EXPECT_EQ("x", recv_text(*p.b, 10));
+  const int other = ::eventfd(1, EFD_CLOEXEC);
+  epoll_event event = event_of(EPOLLIN, 4);
+  ASSERT_EQ(::epoll_ctl(instance.fd, EPOLL_CTL_ADD, other, &event), 0);
+  const std::int64_t began = sys::now_ns();
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{4, EPOLLIN}}));
+  EXPECT_LT(sys::now_ns() - began, kSpin / 4);
+  ::close(other);
+}
+
+TEST(EpollSet, AWaitThatPollsEndsWithItsTime) {
+  constexpr std::int64_t kSpin = 20'000'000'000;
+  StreamPair p;
+  Instance instance;
+  ASSERT_EQ(instance.set->add(that_polls(p, kSpin), p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{3, EPOLLIN}}));
+  EXPECT_EQ("x", recv_text(*p.b, 10));
+  const std::int64_t began = sys::now_ns();
+  EXPECT_EQ(instance.ready(16, began + 50'000'000), Ready());
+  EXPECT_GE(sys::now_ns() - began, 50'000'000);
+  EXPECT_LT(sys::now_ns() - began, kSpin / 4);
+}
+
+struct Crowd {
+  std::uint32_t mode = 0;
+  unsigned seed = 0;
+  int waiters = 2;
+  std::int64_t spin_ns = 0;
+};
+
+// Threads wait and read, one sends on every connection, one adds, modifies and removes, one does
 // the agents' work: every byte arrives once, and nobody sleeps over one.
-void run_crowd(std::uint32_t mode, unsigned seed) {
+void run_crowd(const Crowd& crowd) {
+  const std::uint32_t mode = crowd.mode;
+  const unsigned seed = crowd.seed;
+  // Of one thread alone a peer need not wake anybody else; and it hears of nothing by waiting
+  // again.
+  const bool alone = crowd.waiters == 1;
+  const std::int64_t patience_ns = alone ? 60'000'000'000 : 50'000'000;
   constexpr std::size_t kPairs = 6;
   constexpr int kRounds = 1500;
   Instance instance;
@@ -270,19 +405,22 @@ void run_crowd(std::uint32_t mode, unsigned seed) {
     // An id of its own: pairs number theirs alike.
     auto& p = *pairs.back();
     StreamConfig config = p.b->config();
+    config.spin_ns = crowd.spin_ns;
     p.b = std::make_shared<Stream>(&p.host, nullptr, 100 + i, p.b_fd, StreamRole::kAccept,
                                    p.b->tuple(), config, true);
     p.start();
     ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | mode, i), false), 0);
   }
   std::atomic<bool> over{false};
+  std::atomic<bool> all_read{false};
   std::vector<std::atomic<std::uint64_t>> received(kPairs);
   std::vector<std::unique_ptr<Mutex>> reading;
   for (std::size_t i = 0; i < kPairs; ++i) reading.push_back(std::make_unique<Mutex>());
   const auto waiter = [&] {
-    while (!over) {
+    while (!all_read) {
       epoll_event events[4];
-      const int n = instance.set->wait(instance.fd, events, 4, sys::now_ns() + 50'000'000, nullptr);
+      const int n =
+          instance.set->wait(instance.fd, events, 4, sys::now_ns() + patience_ns, nullptr);
       for (int i = 0; i < n; ++i) {
         const auto which = static_cast<std::size_t>(events[i].data.u64);
         MutexLock lock(*reading[which]);
@@ -306,8 +444,8 @@ void run_crowd(std::uint32_t mode, unsigned seed) {
       ::poll(nullptr, 0, 1);
     }
   });
-  std::thread first(waiter);
-  std::thread second(waiter);
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < crowd.waiters; ++i) waiters.emplace_back(waiter);
   std::thread meddler([&] {
     std::mt19937 random(seed);
     while (!over) {
@@ -323,7 +461,7 @@ void run_crowd(std::uint32_t mode, unsigned seed) {
           }
           break;
         default:
-          instance.set->watch();
+          if (!alone) instance.set->watch();
       }
       ::poll(nullptr, 0, 1);
     }
@@ -347,14 +485,32 @@ void run_crowd(std::uint32_t mode, unsigned seed) {
     EXPECT_EQ(received[i], sent[i]) << "connection " << i;
     EXPECT_STREQ(state_name(pairs[i]->b->state()), "ON_CHANNEL") << "connection " << i;
   }
+  all_read = true;
+  // Who sleeps shall see it.
+  while (send_text_unless_held(*pairs[0]->a, "x") < 0) std::this_thread::yield();
+  for (std::thread& thread : waiters) thread.join();
   over = true;
-  for (std::thread* thread : {&agent, &first, &second, &meddler}) thread->join();
+  meddler.join();
+  agent.join();
   for (auto& p : pairs) instance.set->forget(*p->b);
 }
 
-TEST(EpollSet, LosesNoEventInACrowdLevelTriggered) { run_crowd(0, 1); }
-TEST(EpollSet, LosesNoEventInACrowdEdgeTriggered) { run_crowd(EPOLLET, 2); }
-TEST(EpollSet, LosesNoEventInACrowdOneShot) { run_crowd(EPOLLET | EPOLLONESHOT, 3); }
+TEST(EpollSet, LosesNoEventInACrowdLevelTriggered) { run_crowd({0, 1}); }
+TEST(EpollSet, LosesNoEventInACrowdEdgeTriggered) { run_crowd({EPOLLET, 2}); }
+TEST(EpollSet, LosesNoEventInACrowdOneShot) { run_crowd({EPOLLET | EPOLLONESHOT, 3}); }
+
+TEST(EpollSet, LosesNoEventOfACrowdThatOneThreadReads) {
+  for (const std::int64_t spin_ns : {0, 20'000}) {
+    run_crowd({0, 4, 1, spin_ns});
+    run_crowd({EPOLLET, 5, 1, spin_ns});
+    run_crowd({EPOLLET | EPOLLONESHOT, 6, 1, spin_ns});
+  }
+}
+
+TEST(EpollSet, LosesNoEventWhereSeveralThreadsPoll) {
+  run_crowd({0, 7, 3, 20'000});
+  run_crowd({EPOLLET, 8, 3, 20'000});
+}
 
 TEST(EpollSet, ClosingRacesWaiting) {
   Instance instance;

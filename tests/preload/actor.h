@@ -43,6 +43,8 @@ enum Trait : unsigned {
   kEndsItself = 4,
   // And goes through the library as it does: nothing of it is left in the runtime directory.
   kClearsAway = 8,
+  // The rule's `spin` is long: a thread that waits polls.
+  kPolls = 16,
 };
 
 struct Scenario {

@@ -23,6 +23,7 @@ struct Case {
   bool comes_back = false;
   bool ends_itself = false;
   bool clears_away = false;
+  bool polls = false;
   Mode mode = Mode::kFirstByte;
 };
 
@@ -39,6 +40,7 @@ std::vector<Case> cases() {
       c.comes_back |= trait == "comes-back";
       c.ends_itself |= trait == "ends-itself";
       c.clears_away |= trait == "clears-away";
+      c.polls |= trait == "polls";
     }
     for (const Mode mode : {Mode::kFirstByte, Mode::kMidway}) {
       c.mode = mode;
@@ -107,7 +109,8 @@ TEST_P(DifferentialTest, TheTranscriptIsTheKernels) {
   TemporaryDirectory directory;
   const bool first = c.mode == Mode::kFirstByte;
   const std::string policy = directory.write(
-      "policy.toml", first ? policy_from_the_first_byte() : policy_after_messages(3));
+      "policy.toml", (first ? policy_from_the_first_byte() : policy_after_messages(3)) +
+                         (c.polls ? "spin = \"1s\"\n" : ""));
   Outcome plain;
   Outcome preloaded;
   run(environment_with({}), "", c.name, plain);

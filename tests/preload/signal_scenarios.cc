@@ -2,12 +2,14 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 
 #include "tests/preload/actor.h"
 
@@ -69,8 +71,45 @@ void send_from_handler(int) {
 
 }  // namespace
 
+// As interrupt(), of a thread that cannot be seen to sleep: a timer goes off until the call is
+// over.
+void interrupt_who_polls(Actor& a, const std::function<void(int)>& call) {
+  const int fd = a.stream();
+  // A message, so that it may pay to poll for the next.
+  a.client([&] { a.send(fd, "first"); });
+  a.server([&] {
+    a.recv(fd, 5);
+    count_signal(SIGALRM, false);
+    const itimerval often{{0, 20'000}, {0, 20'000}};
+    ::setitimer(ITIMER_REAL, &often, nullptr);
+    call(fd);
+    const itimerval never{};
+    ::setitimer(ITIMER_REAL, &never, nullptr);
+    a.log("signals: %s", signals_seen() > 0 ? "yes" : "no");
+  });
+}
+
 SCENARIO(a_signal_interrupts_recv, kStaysOnChannel) {
   interrupt(a, false, false, [&](int fd) { a.recv(fd, 10); }, [&](int fd) { a.send(fd, "late"); });
+}
+
+SCENARIO(a_signal_interrupts_recv_that_polls, kStaysOnChannel | kPolls) {
+  interrupt_who_polls(a, [&](int fd) { a.recv(fd, 10); });
+}
+
+SCENARIO(a_signal_interrupts_poll_that_polls, kStaysOnChannel | kPolls) {
+  interrupt_who_polls(a, [&](int fd) { a.poll(fd, POLLIN, -1); });
+}
+
+SCENARIO(a_signal_interrupts_epoll_wait_that_polls, kStaysOnChannel | kPolls) {
+  interrupt_who_polls(a, [&](int fd) {
+    const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{EPOLLIN, {.fd = fd}};
+    ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+    const int found = ::epoll_wait(epoll, &event, 1, -1);
+    a.log("epoll_wait = %d %s", found, found < 0 ? std::strerror(errno) : "");
+    ::close(epoll);
+  });
 }
 
 SCENARIO(recv_restarts_after_a_signal, kStaysOnChannel) {
