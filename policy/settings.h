@@ -25,7 +25,7 @@ std::string_view to_string(Role role) noexcept;
 constexpr std::uint32_t kDefaultRingBytes = 256U << 10;
 constexpr std::uint32_t kSmallestRingBytes = 4U << 10;
 constexpr std::uint32_t kLargestRingBytes = 1U << 30;
-constexpr std::chrono::nanoseconds kDefaultSpin = std::chrono::microseconds(20);
+constexpr std::chrono::nanoseconds kDefaultSpin = std::chrono::microseconds(50);
 constexpr std::chrono::nanoseconds kLongestSpin = std::chrono::seconds(1);
 constexpr std::chrono::nanoseconds kNoWait{0};
 constexpr std::chrono::nanoseconds kLongestWait = std::chrono::seconds(60);

@@ -54,7 +54,7 @@ struct StreamConfig {
   std::uint8_t traffic_class = 0;
   std::int64_t detect_ns = 500'000'000;  // RDMA: a peer that acknowledges nothing for so long is gone
   std::uint32_t ring_bytes = 256 * 1024;
-  std::int64_t spin_ns = 20'000;  // longest polling before a sleep
+  std::int64_t spin_ns = 50'000;  // longest polling before a sleep
   std::int64_t wait_ns = 0;       // how long connect and accept may wait for the promotion
   std::int64_t idle_ns = 0;       // not used for so long, it gives its channel back; 0: never
   // Promotion starts once either is reached; max() = not given.

@@ -160,7 +160,7 @@ TEST_F(PolicyCommand, CheckPrintsRulesWarningsAndErrorsAsJson) {
   ASSERT_EQ(good["rules"].size(), 4U);
   EXPECT_EQ(good["rules"][2],
             nlohmann::json::parse(R"({"name": "clients", "number": 3, "line": 14, "via": "rdma",
-              "device": null, "traffic_class": 106, "ring_bytes": 262144, "spin_ns": 20000,
+              "device": null, "traffic_class": 106, "ring_bytes": 262144, "spin_ns": 50000,
               "promote_after": {"messages": 1, "bytes": 65536}, "wait_ns": 0,
               "idle_ns": 60000000000, "detect_ns": 500000000, "key_file": null, "file": ")" +
                                   file_ + "\"}"));
@@ -194,7 +194,7 @@ decision: rdma, by rule "clients" ()" +
     traffic_class  106 (DSCP 26, ECN 2)
     detect         500ms
     ring           256KiB
-    spin           20us
+    spin           50us
     promote_after  1 message or 64KiB
     wait           0us
     idle           60s

@@ -22,7 +22,7 @@ TEST(Keys, TakeTheirDocumentedDefaultsWhenLeftOut) {
   EXPECT_EQ(settings.device, "");
   EXPECT_EQ(settings.traffic_class, std::nullopt);
   EXPECT_EQ(settings.ring_bytes, 262144U);
-  EXPECT_EQ(settings.spin, 20us);
+  EXPECT_EQ(settings.spin, 50us);
   EXPECT_EQ(settings.promote_after.messages, 4U);
   EXPECT_EQ(settings.promote_after.bytes, std::nullopt);
   EXPECT_EQ(settings.wait, 0ns);
