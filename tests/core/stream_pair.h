@@ -134,6 +134,18 @@ struct StreamPair {
   std::uint32_t ring_bytes;
 };
 
+// The accepted end anew, of a rule that lets it poll for so long that a test would notice; then
+// promoted.
+inline constexpr std::int64_t kLongSpin = 20'000'000'000;
+inline StreamPtr make_b_poll(StreamPair& p, bool nonblocking = true) {
+  StreamConfig config = p.b->config();
+  config.spin_ns = kLongSpin;
+  p.b = std::make_shared<Stream>(&p.host, nullptr, p.b->id() + 1000, p.b_fd, StreamRole::kAccept,
+                                 p.b->tuple(), config, nonblocking);
+  p.promote();
+  return p.b;
+}
+
 // As a program that finds no room while the stream changes its carrier and does not wait for it: where one
 // thread plays program and agents nobody else would bring the change to its end.
 inline ssize_t send_text_unless_held(Stream& s, const std::string& text) {

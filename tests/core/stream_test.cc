@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "rsocket-core/fault_channel.h"
+#include "rsocket-core/sys.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
@@ -38,6 +39,16 @@ TEST(Stream, CarriesBytesOnTheChannelAfterPromotionAndLeavesTcpSilent) {
 }
 
 // Whichever thread comes first: the agent waits for other things then, and says so in the log.
+TEST(Stream, AReceiveThatPollsEndsWithItsTimeOut) {
+  StreamPair p;
+  const timeval timeout{0, 50'000};
+  ASSERT_EQ(0, setsockopt(p.b_fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout));
+  make_b_poll(p, false);
+  const std::int64_t began = sys::now_ns();
+  EXPECT_EQ("<EAGAIN>", recv_text(*p.b, 10));
+  EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+}
+
 TEST(Stream, TheAgentHearsOfEveryMoveThatAProgramsCallCompletes) {
   StreamPair p;
   // How many of the two ends got there in a call that told the agent.

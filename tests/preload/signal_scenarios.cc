@@ -71,8 +71,8 @@ void send_from_handler(int) {
 
 }  // namespace
 
-// As interrupt(), of a thread that cannot be seen to sleep: a timer goes off until the call is
-// over.
+// As interrupt(), of a thread that cannot be seen to sleep: a timer goes off while it polls, and
+// once more should that not have ended the call.
 void interrupt_who_polls(Actor& a, const std::function<void(int)>& call) {
   const int fd = a.stream();
   // A message, so that it may pay to poll for the next.
@@ -80,9 +80,11 @@ void interrupt_who_polls(Actor& a, const std::function<void(int)>& call) {
   a.server([&] {
     a.recv(fd, 5);
     count_signal(SIGALRM, false);
-    const itimerval often{{0, 20'000}, {0, 20'000}};
-    ::setitimer(ITIMER_REAL, &often, nullptr);
-    call(fd);
+    a.timed(50, [&] {
+      const itimerval timer{{2, 0}, {0, 50'000}};
+      ::setitimer(ITIMER_REAL, &timer, nullptr);
+      call(fd);
+    });
     const itimerval never{};
     ::setitimer(ITIMER_REAL, &never, nullptr);
     a.log("signals: %s", signals_seen() > 0 ? "yes" : "no");

@@ -6,7 +6,6 @@
 #include <cerrno>
 
 #include "tests/preload/actor.h"
-#include "tests/preload/epoll_calls.h"
 
 namespace ringroad::test {
 
@@ -51,22 +50,6 @@ SCENARIO(poll_times_out_beside_a_busy_stream, kStaysOnChannel) {
     ::shutdown(busy, SHUT_WR);
   }
   a.sync();
-}
-
-SCENARIO(waits_that_poll_time_out, kStaysOnChannel | kPolls) {
-  const int fd = a.stream();
-  a.client([&] { a.send(fd, "first"); });
-  a.server([&] { a.recv(fd, 5); });
-  a.both([&] {
-    a.set_timeout(fd, SO_RCVTIMEO, 50);
-    a.timed(50, [&] { a.recv(fd, 10); });
-    a.timed(50, [&] { a.poll(fd, POLLIN, 50); });
-    const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
-    add(a, epoll, fd, EPOLLIN);
-    epoll_event event{};
-    a.timed(50, [&] { a.result("epoll_wait", ::epoll_wait(epoll, &event, 1, 50)); });
-    ::close(epoll);
-  });
 }
 
 SCENARIO(a_receive_times_out, kStaysOnChannel) {
