@@ -1,6 +1,7 @@
 """Processor time and context switches from /proc."""
 
 import os
+import select
 import threading
 import time
 
@@ -44,20 +45,18 @@ def test_a_busy_thread_shows_as_processor_time():
 
 def test_waiting_threads_show_as_context_switches():
     before = procstat.read(os.getpid())
-    ping, pong = threading.Event(), threading.Event()
+    has_waited, is_read = threading.Event(), threading.Event()
 
-    def answer():
+    def wait_often():
         for _ in range(50):
-            ping.wait()
-            ping.clear()
-            pong.set()
-    thread = threading.Thread(target=answer)
+            select.select([], [], [], 0.001)
+        has_waited.set()
+        is_read.wait()
+    thread = threading.Thread(target=wait_often)
     thread.start()
-    for _ in range(50):
-        ping.set()
-        pong.wait()
-        pong.clear()
+    has_waited.wait()
     after = procstat.read(os.getpid())
+    is_read.set()
     thread.join()
     assert after.since(before)[1] >= 50
 
