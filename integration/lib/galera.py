@@ -36,7 +36,8 @@ class Node(mariadb.MariaDb):
             f"ist.recv_addr={address}:{IST_PORT};gcache.size=64M;{cluster.provider_options}",
             *cluster.options]
         super().__init__(name, cluster.prepared, cluster.work, address, cluster.port,
-                         cluster.preload, cluster.native_aio, options)
+                         cluster.preload, cluster.native_aio, options,
+                         processes.patient(mariadb.START_TIMEOUT_S))
 
     def start(self):
         if self.data.exists():
@@ -60,7 +61,7 @@ class Node(mariadb.MariaDb):
              f"--log-error={log}", f"--innodb-log-file-size={mariadb.REDO_LOG}",
              "--innodb-use-native-aio=0", *self._options, "--wsrep-recover", "--skip-networking",
              f"--socket={self.directory / 'recovery.sock'}"],
-            check=False, timeout=RECOVERY_TIMEOUT_S)
+            check=False, timeout=processes.patient(RECOVERY_TIMEOUT_S))
         if done.returncode != 0:
             raise processes.ProcessError(f"{self.name}: recovery ended with {done.returncode}"
                                          f"{processes.tail(log)}")
@@ -77,7 +78,8 @@ class Node(mariadb.MariaDb):
                 found["wsrep_ready"] == "ON")
 
     def joins(self, size):
-        processes.wait_until(lambda: self.state() == (size, "Synced", True), FORM_TIMEOUT_S,
+        processes.wait_until(lambda: self.state() == (size, "Synced", True),
+                             processes.patient(FORM_TIMEOUT_S),
                              f"{self.name} to be one of {size}", self._server, self.log)
 
 

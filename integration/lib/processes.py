@@ -130,6 +130,14 @@ class Talker(Child):
         self._process.stdout.close()
 
 
+def patient(timeout_s):
+    """How long to wait for what must come, where RINGROAD_TEST_PATIENCE times the usual is to be had.
+
+    An emulated machine keeps nobody's time: beside a busy neighbour it may run several times slower.
+    """
+    return timeout_s * float(os.environ.get("RINGROAD_TEST_PATIENCE", 1))
+
+
 def wait_until(condition, timeout_s, what, child=None, log=None):
     """Polls `condition` until it is true.
 

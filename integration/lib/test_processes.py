@@ -89,3 +89,10 @@ def test_the_states_of_threads_are_counted(tmp_path):
         (task / "wchan").write_text(where)
     assert processes.doing(7, tmp_path) == ("2 threads state S in system call 202 (futex_wait), "
                                             "1 thread state D in system call 3 (rxe), 1 thread state R")
+
+
+def test_patience_is_as_long_as_the_environment_says(monkeypatch):
+    monkeypatch.delenv("RINGROAD_TEST_PATIENCE", raising=False)
+    assert processes.patient(30) == 30
+    monkeypatch.setenv("RINGROAD_TEST_PATIENCE", "4")
+    assert processes.patient(30) == 120

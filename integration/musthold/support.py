@@ -94,7 +94,8 @@ class Host:
                options=()):
         """A MariaDB server for hundreds of clients that connect at once."""
         return mariadb.MariaDb(name, prepared, self.directory, address, free_port(address),
-                               preload, native_aio, (*FOR_HUNDREDS, *options))
+                               preload, native_aio, (*FOR_HUNDREDS, *options),
+                               processes.patient(mariadb.START_TIMEOUT_S))
 
 
 def free_port(address="127.0.0.1"):
@@ -177,4 +178,4 @@ def children(pid):
 
 
 def wait_for(condition, what, timeout_s=30):
-    processes.wait_until(condition, timeout_s, what)
+    processes.wait_until(condition, processes.patient(timeout_s), what)
