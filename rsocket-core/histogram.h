@@ -13,6 +13,22 @@
 
 namespace ringroad::stats {
 
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+// A count of one writer at a time: no read-modify-write is needed that others would see as one. A
+// relaxed load and store become three instructions; here they are one, but where a sanitizer is to
+// see them.
+[[gnu::always_inline]] inline void add_alone(std::atomic<std::uint64_t>& count,
+                                             std::uint64_t n) noexcept {
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !__has_feature(thread_sanitizer)
+  static_assert(sizeof count == sizeof n && std::atomic<std::uint64_t>::is_always_lock_free);
+  asm("addq %1, %0" : "+m"(count) : "er"(n) : "cc");
+#else
+  count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+#endif
+}
+
 struct Log2Histogram {
   static constexpr std::size_t kBuckets = 24;
 
@@ -46,7 +62,7 @@ struct Log2Histogram {
 
  private:
   [[gnu::always_inline]] void grow(std::size_t i, std::uint64_t n) noexcept {
-    counts[i].store(counts[i].load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    add_alone(counts[i], n);
   }
 };
 

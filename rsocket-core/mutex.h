@@ -61,29 +61,45 @@ class RR_CAPABILITY("mutex") Mutex {
     give();
     signals::end();
   }
+  // For who only passes by: takes it, or leaves a mark for whoever has it, who is told of the mark
+  // when it lets go. All of a lock's unlocking then is by these two.
+  bool try_lock_or_mark() noexcept RR_TRY_ACQUIRE(true);
+  // As unlock(). What others have left meanwhile: kAwaited | kMarked.
+  std::uint32_t unlock_and_tell() noexcept RR_RELEASE() {
+    const std::uint32_t left = give();
+    signals::end();
+    return left;
+  }
   // The same in a stretch that no handler interrupts, which the caller has begun and does not end before.
   bool try_lock_within() noexcept RR_TRY_ACQUIRE(true) { return take(); }
   void unlock_within() noexcept RR_RELEASE() { give(); }
+  std::uint32_t unlock_within_and_tell() noexcept RR_RELEASE() { return give(); }
 
   // In the child of a fork only: nobody else is left who could hold it. See
   // signals::forget_after_fork().
   void reset_after_fork() noexcept { word_.store(kFree, std::memory_order_relaxed); }
 
+  static constexpr std::uint32_t kAwaited = 2;  // somebody may sleep until it is free
+  static constexpr std::uint32_t kMarked = 4;   // somebody has passed by
+
  private:
   static constexpr std::uint32_t kFree = 0;
-  static constexpr std::uint32_t kTaken = 1;
-  static constexpr std::uint32_t kAwaited = 2;  // taken, and somebody may sleep
+  static constexpr std::uint32_t kTaken =
+      1;  // a bit beside the two others; without it, it is being freed
 
   bool take() noexcept {
     std::uint32_t free = kFree;
     return word_.compare_exchange_strong(free, kTaken, std::memory_order_acquire,
                                          std::memory_order_relaxed);
   }
-  void give() noexcept {
-    if (hardly_ever(word_.fetch_sub(1, std::memory_order_release) != kTaken)) free_and_wake();
+  std::uint32_t give() noexcept {
+    if (hardly_ever(word_.fetch_sub(kTaken, std::memory_order_release) != kTaken)) {
+      return free_and_wake();
+    }
+    return 0;
   }
   [[gnu::cold]] void wait() noexcept;
-  [[gnu::cold]] void free_and_wake() noexcept;
+  [[gnu::cold]] std::uint32_t free_and_wake() noexcept;
 
   std::atomic<std::uint32_t> word_{kFree};
 };

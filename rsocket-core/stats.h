@@ -46,10 +46,10 @@ struct Counters {
   std::atomic<std::uint64_t> tx_messages[2];
   std::atomic<std::uint64_t> rx_messages[2];
 
-  // One writer at a time (the lock of that direction), so no read-modify-write is needed.
+  // One writer at a time: the lock of that direction.
   [[gnu::always_inline]] static void add(std::atomic<std::uint64_t>& counter,
                                          std::uint64_t n) noexcept {
-    counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    add_alone(counter, n);
   }
 };
 

@@ -18,7 +18,6 @@ inline constexpr std::size_t kCommitBytes = Channel::kMaxPutBytes;
 
 [[gnu::always_inline]] inline ssize_t Stream::send_short(const void* from, std::size_t n) noexcept {
   if (n - 1 >= kCommitBytes || !tx_mutex_.try_lock_within()) return -1;
-  stats::StreamCounts& counts = slot_->counts;
   bool sent = false;
   if (state_.load(std::memory_order_relaxed) == State::kOnChannel &&
       !(peer_closed_ | peer_closing_ | shut_wr_ | stalled_) &&
@@ -27,6 +26,7 @@ inline constexpr std::size_t kCommitBytes = Channel::kMaxPutBytes;
                                             : static_cast<ShmChannel&>(*channel_).put(from, n);
   }
   if (sent) {
+    stats::StreamCounts& counts = slot_->counts;
     touched_.store(true, std::memory_order_relaxed);
     stats::Counters::add(counts.traffic.tx_bytes[1], n);
     stats::Counters::add(counts.traffic.tx_messages[1], 1);
@@ -38,7 +38,6 @@ inline constexpr std::size_t kCommitBytes = Channel::kMaxPutBytes;
 
 [[gnu::always_inline]] inline ssize_t Stream::recv_short(void* to, std::size_t n) noexcept {
   if (n - 1 >= stats::Log2Histogram::kLargest || !rx_mutex_.try_lock_within()) return -1;
-  stats::StreamCounts& counts = slot_->counts;
   std::size_t taken = 0;
   // The token that was seen is read when everything before it was: what comes next is in the ring.
   if (state_.load(std::memory_order_relaxed) == State::kOnChannel && verified_ == 0) {
@@ -46,6 +45,7 @@ inline constexpr std::size_t kCommitBytes = Channel::kMaxPutBytes;
                                              : static_cast<ShmChannel&>(*channel_).take(to, n);
   }
   if (taken > 0) {
+    stats::StreamCounts& counts = slot_->counts;
     touched_.store(true, std::memory_order_relaxed);
     stats::Counters::add(counts.traffic.rx_bytes[1], taken);
     stats::Counters::add(counts.traffic.rx_messages[1], 1);

@@ -102,6 +102,11 @@ class SendWindow {
     return sent_.load(std::memory_order_acquire) - acked;
   }
   bool may_send_data() const noexcept { return outstanding() < data_limit_; }
+  // How many messages of data may be sent.
+  std::uint64_t room_for_data() const noexcept {
+    const std::uint32_t now = outstanding();
+    return now < data_limit_ ? data_limit_ - now : 0;
+  }
   bool may_send_credit() const noexcept { return outstanding() < data_limit_ + kCreditReserve; }
   bool may_send_control() const noexcept {
     return outstanding() < data_limit_ + kCreditReserve + kStreamReserve;

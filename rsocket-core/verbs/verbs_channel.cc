@@ -56,6 +56,7 @@ Reason VerbsChannel::check_peer(const Hello& hello) const noexcept {
 
 bool VerbsChannel::established(CmId id, const Hello& peer) noexcept {
   peer_ring_ = peer.ring_addr;
+  to_peer_ = peer.ring_addr - reinterpret_cast<std::uintptr_t>(queues_.transmit_ring().base());
   peer_rkey_ = peer.rkey;
   window_.open(peer.credits);
   {
@@ -99,11 +100,9 @@ void VerbsChannel::request_failure(Reason reason) noexcept {
 
 void VerbsChannel::end(Reason reason) noexcept {
   request_failure(reason);
-  {
-    MutexLock lock(receive_mutex_);
-    poll_receives();
-  }
-  serve_marks();
+  receive_mutex_.lock();
+  poll_receives();
+  look_again(receive_mutex_.unlock_and_tell());
 }
 
 bool VerbsChannel::take_control(ControlMessage& out) noexcept {
@@ -117,39 +116,35 @@ bool VerbsChannel::take_control(ControlMessage& out) noexcept {
 
 bool VerbsChannel::arm() noexcept {
   bool arrived = false;
-  {
-    MutexLock lock(receive_mutex_);
-    repost();
-    // A request stands until its event has been drained, so one is enough for all sleepers.
-    if (!armed_ && !failed()) {
-      if (ibv_req_notify_cq(queues_.receive_cq(), 0) != 0) request_failure(Reason::kQpError);
-      armed_ = true;
-    }
-    if (awaits_send_.load(kAcquire)) {
-      MutexLock send(send_mutex_);
-      const std::uint64_t before = completed_sends_;
-      if (ibv_req_notify_cq(queues_.send_cq(), 0) != 0) request_failure(Reason::kQpError);
-      collect_sends();
-      if (completed_sends_ != before) {
-        arrived = true;
-        post_data();
-      }
-    }
-    arrived |= poll_receives();
+  receive_mutex_.lock();
+  repost();
+  // A request stands until its event has been drained, so one is enough for all sleepers.
+  if (!armed_ && !failed()) {
+    if (ibv_req_notify_cq(queues_.receive_cq(), 0) != 0) request_failure(Reason::kQpError);
+    armed_ = true;
   }
-  arrived |= serve_marks();
+  if (awaits_send_.load(kAcquire)) {
+    MutexLock send(send_mutex_);
+    const std::uint64_t before = completed_sends_;
+    if (ibv_req_notify_cq(queues_.send_cq(), 0) != 0) request_failure(Reason::kQpError);
+    collect_sends();
+    if (completed_sends_ != before) {
+      arrived = true;
+      post_data();
+    }
+  }
+  arrived |= poll_receives();
+  arrived |= look_again(receive_mutex_.unlock_and_tell());
   return !arrived && !failed();
 }
 
 void VerbsChannel::drain() noexcept {
-  {
-    MutexLock lock(receive_mutex_);
-    ibv_cq* cq = nullptr;
-    void* context = nullptr;
-    while (ibv_get_cq_event(queues_.completions(), &cq, &context) == 0) ibv_ack_cq_events(cq, 1);
-    armed_ = false;
-  }
-  serve_marks();
+  receive_mutex_.lock();
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  while (ibv_get_cq_event(queues_.completions(), &cq, &context) == 0) ibv_ack_cq_events(cq, 1);
+  armed_ = false;
+  look_again(receive_mutex_.unlock_and_tell());
 }
 
 }  // namespace ringroad

@@ -24,19 +24,30 @@ bool well_formed(const ControlMessage& message) noexcept {
 
 }  // namespace
 
-inline bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate) noexcept {
-  const std::uint64_t head = rx_head_.load(std::memory_order_relaxed);
-  if (bytes == 0 || bytes > ring_bytes() - (head - rx_consumed())) return false;
-  // Of a peer that only sends each says what is known.
-  if (immediate != encode_immediate({window_.acked_count(), tx_consumed()}, shift_)) {
-    FlowCounts counts;
-    if (!decode_immediate(immediate, shift_, window_.acked_count(), window_.outstanding(),
-                          tx_consumed(), tx_posted(), counts)) {
-      return false;
-    }
-    window_.believe(counts.reposted);
-    tx_consumed_.store(counts.consumed, kRelease);
+// What the peer tells of its end, where it is not what it told with the message before.
+bool VerbsChannel::take_counts(std::uint32_t immediate) noexcept {
+  FlowCounts counts;
+  if (!decode_immediate(immediate, shift_, window_.acked_count(), window_.outstanding(),
+                        tx_consumed(), tx_posted(), counts)) {
+    return false;
   }
+  window_.believe(counts.reposted);
+  tx_consumed_.store(counts.consumed, kRelease);
+  last_immediate_ = immediate;
+  if (tx_posted() != tx_head()) {
+    MutexLock lock(send_mutex_);
+    post_data();
+  }
+  return true;
+}
+
+// `consumed` is rx_consumed(), or what it was lately.
+inline bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate,
+                                    std::uint64_t consumed) noexcept {
+  const std::uint64_t head = rx_head_.load(std::memory_order_relaxed);
+  if (bytes == 0 || bytes > ring_bytes() - (head - consumed)) return false;
+  // Of a peer that only sends each says what is known.
+  if (immediate != last_immediate_ && !take_counts(immediate)) return false;
   rx_head_.store(head + bytes, kRelease);
   return true;
 }
@@ -44,7 +55,7 @@ inline bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate
 inline bool VerbsChannel::take_in(const ibv_wc& completion) noexcept {
   switch (completion.opcode) {
     case IBV_WC_RECV_RDMA_WITH_IMM:
-      return take_data(completion.byte_len, be32toh(completion.imm_data));
+      return take_data(completion.byte_len, be32toh(completion.imm_data), rx_consumed());
     case IBV_WC_RECV:
       return completion.byte_len == sizeof(ControlMessage) &&
              (completion.wc_flags & IBV_WC_WITH_IMM) == 0 &&
@@ -55,25 +66,28 @@ inline bool VerbsChannel::take_in(const ibv_wc& completion) noexcept {
 }
 
 inline void VerbsChannel::slot_used() noexcept {
-  next_slot_ = next_slot_ + 1 < kPostedReceives ? next_slot_ + 1 : 0;
-  ++used_count_;
+  const std::uint32_t next = next_slot_ + 1;
+  next_slot_ = next;
+  if (hardly_ever(next % kRepostBatch == 0)) repost();
 }
 
-inline bool VerbsChannel::take_arrivals() noexcept {
+// A channel that has failed, too, has a requested failure.
+inline bool VerbsChannel::take_one(const ibv_wc& first, int n, std::uint64_t consumed) noexcept {
+  if (n != 1 || requested_failure_.load(kAcquire) != Reason::kNone ||
+      first.status != IBV_WC_SUCCESS || first.wr_id != next_slot_ ||
+      first.opcode != IBV_WC_RECV_RDMA_WITH_IMM ||
+      !take_data(first.byte_len, be32toh(first.imm_data), consumed)) {
+    return false;
+  }
+  slot_used();
+  return true;
+}
+
+bool VerbsChannel::take_arrivals() noexcept {
   if (failed()) return false;
   std::array<ibv_wc, kPollBatch> done;
   const int n = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data());
-  const bool going_on = requested_failure_.load(kAcquire) == Reason::kNone;
-  // What most looks find: one message of data, and behind it an empty queue.
-  const ibv_wc& first = done[0];
-  if (n == 1 && going_on && first.status == IBV_WC_SUCCESS && first.wr_id == next_slot_ &&
-      first.opcode == IBV_WC_RECV_RDMA_WITH_IMM &&
-      take_data(first.byte_len, be32toh(first.imm_data))) {
-    slot_used();
-    if (hardly_ever(used_count_ >= kRepostBatch)) repost();
-    return true;
-  }
-  return (n != 0 || !going_on) && take_more(done.data(), n);
+  return take_one(done[0], n, rx_consumed()) || take_more(done.data(), n);
 }
 
 Channel::View VerbsChannel::rx_view() noexcept {
@@ -101,35 +115,38 @@ std::size_t VerbsChannel::take(void* to, std::size_t n) noexcept {
     // As progress(), by who holds the lock anyway.
     if (!receive_mutex_.try_lock_within()) return 0;
     const int saved = errno;
+    std::array<ibv_wc, kPollBatch> done;
+    const int polled = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data());
+    const bool one = take_one(done[0], polled, from);
     // What is owed for data is looked at when it is consumed.
-    if (!take_arrivals() || rx_head() == from || tx_posted() != tx_head()) answer();
-    receive_mutex_.unlock_within();
-    if (hardly_ever(look_again_.fetch_add(0, std::memory_order_seq_cst) != 0)) serve_marks();
+    if (hardly_ever(!one)) {
+      if (!failed()) take_more(done.data(), polled);
+      answer();
+    }
+    const std::uint32_t left = receive_mutex_.unlock_within_and_tell();
+    if (hardly_ever(left != 0)) look_again(left);
     errno = saved;
+    if (!one && rx_head() == from) return 0;
   }
   n = std::min<std::size_t>(n, rx_head() - from);
-  if (n == 0) return 0;
   copy_short(to, queues_.receive_ring().at(from), n);
   rx_consumed_.store(from + n, kRelease);
-  if (hardly_ever(owes())) settle_owed();
+  // As owes(), but for what only changes where look_closer_ does.
+  if (hardly_ever(from + n >= tell_at_.load(std::memory_order_relaxed) ||
+                  look_closer_.load(std::memory_order_relaxed))) {
+    if (owes()) settle_owed();
+  }
   return n;
 }
 
-void VerbsChannel::progress() noexcept {
-  look_again_.exchange(1, std::memory_order_seq_cst);
-  serve_marks();
-}
+void VerbsChannel::progress() noexcept { look(); }
 
-// The mark is set before the lock is tried, and read (by a read-modify-write, which is ordered
-// against the exchange above) after the lock was let go: of two threads that meet, one sees the
-// other.
-bool VerbsChannel::serve_marks() noexcept {
+bool VerbsChannel::look() noexcept {
   bool arrived = false;
-  while (look_again_.fetch_add(0, std::memory_order_seq_cst) != 0) {
-    if (!receive_mutex_.try_lock()) break;
-    look_again_.exchange(0, std::memory_order_seq_cst);
+  std::uint32_t left = Mutex::kMarked;
+  while ((left & Mutex::kMarked) != 0 && receive_mutex_.try_lock_or_mark()) {
     arrived |= poll_receives();
-    receive_mutex_.unlock();
+    left = receive_mutex_.unlock_and_tell();
   }
   return arrived;
 }
@@ -162,7 +179,6 @@ bool VerbsChannel::take_batch(const ibv_wc* done, int n) noexcept {
     }
     slot_used();
   }
-  if (used_count_ >= kRepostBatch) repost();
   if (n < 0) request_failure(Reason::kQpError);
   return true;
 }
@@ -187,13 +203,21 @@ bool VerbsChannel::take_more(const ibv_wc* first, int n) noexcept {
 }
 
 void VerbsChannel::repost() noexcept {
-  const std::uint32_t used = std::exchange(used_count_, 0);
+  static_assert(kPostedReceives % kRepostBatch == 0);
+  const std::uint32_t used = next_slot_ - unposted_slot_;
+  const std::uint32_t first = unposted_slot_;
+  if (next_slot_ == kPostedReceives) next_slot_ = 0;
+  unposted_slot_ = next_slot_;
   if (requested_failure_.load(kAcquire) != Reason::kNone) return;
-  if (!queues_.post_receives((next_slot_ + kPostedReceives - used) % kPostedReceives, used)) {
+  if (!queues_.post_receives(first, used)) {
     request_failure(Reason::kQpError);
-  } else {
-    reposted_.fetch_add(used, kRelease);
+    return;
   }
+  const std::uint32_t reposted = reposted_.load(std::memory_order_relaxed) + used;
+  reposted_.store(reposted, kRelease);
+  look_closer_.store(peer_end_.load(std::memory_order_relaxed) != kNoEnd ||
+                         reposted - told().reposted >= kDataReceives / 2,
+                     std::memory_order_relaxed);
 }
 
 bool VerbsChannel::take_message(const ControlMessage& message) noexcept {
@@ -203,10 +227,12 @@ bool VerbsChannel::take_message(const ControlMessage& message) noexcept {
     return false;
   }
   tx_consumed_.store(message.consumed, kRelease);
+  last_immediate_ = kNoImmediate;
   if (message.type == static_cast<std::uint8_t>(ControlType::kCredit)) return true;
   if (message.type == static_cast<std::uint8_t>(ControlType::kFin) &&
       peer_end_.load(std::memory_order_relaxed) == kNoEnd) {
     peer_end_.store(message.value, kRelease);
+    look_closer_.store(true, std::memory_order_relaxed);
   }
   MutexLock lock(control_mutex_);
   const std::uint32_t waiting = controls_waiting_.load(std::memory_order_relaxed);

@@ -64,6 +64,57 @@ TEST(MutexTest, IsTriedInVainWhileItIsTaken) {
   mutex.unlock_within();
 }
 
+TEST(MutexTest, WhoPassesByLeavesAMarkForWhoeverHasIt) {
+  Mutex mutex;
+  if (!mutex.try_lock_or_mark()) FAIL() << "is free";
+  std::thread([&] {
+    EXPECT_FALSE(mutex.try_lock_or_mark());
+    EXPECT_EQ(signals::thread_state.depth, 0U);
+  }).join();
+  EXPECT_EQ(mutex.unlock_and_tell(), Mutex::kMarked);
+  EXPECT_EQ(signals::thread_state.depth, 0U);
+  if (!mutex.try_lock_or_mark()) FAIL() << "is free again";
+  EXPECT_EQ(mutex.unlock_and_tell(), 0U) << "a mark is told once";
+}
+
+// What somebody has done before passing by is seen by whoever had the lock, or comes to have it;
+// also beside those who sleep for it.
+TEST(MutexTest, NothingThatWasDoneByWhoPassesByGoesUnseen) {
+  constexpr int kPassers = 3;
+  constexpr int kRounds = 20'000;
+  Mutex mutex;
+  std::atomic<int> done{0};
+  int seen = 0;  // by who had the lock
+  int slept = 0;
+  const auto look = [&](std::uint32_t left) {
+    while ((left & Mutex::kMarked) != 0 && mutex.try_lock_or_mark()) {
+      seen = done.load(std::memory_order_relaxed);
+      left = mutex.unlock_and_tell();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kPassers; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        done.fetch_add(1, std::memory_order_relaxed);
+        look(Mutex::kMarked);
+      }
+    });
+  }
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        mutex.lock();
+        ++slept;
+        look(mutex.unlock_and_tell());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(seen, kPassers * kRounds);
+  EXPECT_EQ(slept, 2 * kRounds);
+}
+
 TEST(MutexTest, IsFreeInAChildWhoeverHeldIt) {
   Mutex mutex;
   mutex.lock();
