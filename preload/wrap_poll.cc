@@ -98,12 +98,11 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     if (stream != nullptr && !stream->on_kernel_for_good()) entries[i].stream = stream;
     if (EpollSet* epoll = entries[i].socket.epoll()) epoll->watch();
   }
-  // One stream, as a thread waits that has one client.
-  const bool polls = count == 1 && deadline != 0 && entries[0].stream != nullptr;
-  if (polls) {
-    signals::begin_wait();
-    entries[0].stream->spin_until_ready(fds[0].events, deadline);
-  }
+  // One stream, as a thread waits that has one client. A mask of signals holds in the kernel's
+  // sleep only.
+  bool polls = count == 1 && deadline != 0 && mask == nullptr && entries[0].stream != nullptr &&
+               entries[0].stream->may_spin(fds[0].events);
+  bool polled = false;
   const int wake_fd = thread_wake_fd();
   bool outlasted = false;
   for (;;) {
@@ -125,7 +124,17 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
         e.stream->waiters().add(e.waiter);
         e.waiting = true;
       }
-      const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kIfIdle);
+      Stream::PollPlan plan =
+          e.stream->plan_poll(fds[i].events, polls ? Stream::Arm::kNever : Stream::Arm::kIfIdle);
+      if (std::exchange(polls, false) && plan.ready == 0) {
+        // What the kernel may have to tell it is asked for at once.
+        polled = plan.on_channel && !plan.use_kernel;
+        if (polled) {
+          signals::begin_wait();
+          e.stream->spin_until_ready(fds[i].events, deadline);
+        }
+        plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kIfIdle);
+      }
       e.ready = plan.ready;
       e.held = plan.frozen;
       if (e.ready != 0) ++ready_now;
@@ -146,7 +155,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       timeout = {left / 1'000'000'000, left % 1'000'000'000};
     }
     int n = 0;
-    if (polls && ready_now == 0 && signals::came_since_begin()) {
+    if (polled && ready_now == 0 && signals::came_since_begin()) {
       errno = EINTR;  // which would have ended the sleep
       n = -1;
     } else if (until != 0) {

@@ -72,12 +72,17 @@ void run_or_put_off(int signo, siginfo_t* info, void* context) {
   signals::thread_state.ran = ran | (restarts ? signals::kRestarting : signals::kInterrupting);
 }
 
-// One that the kernel takes away as it runs (SA_RESETHAND) would be gone where it was put off.
+// One that the kernel takes away as it runs (SA_RESETHAND) would be gone where it was put off: it
+// runs unseen.
 bool to_be_wrapped(int signo, const struct sigaction& action) noexcept {
   const sighandler_t handler = action.sa_handler;
-  return can_wait(signo) && handler != SIG_DFL && handler != SIG_IGN && handler != SIG_HOLD &&
-         handler != SIG_ERR && action.sa_sigaction != run_or_put_off &&
-         (static_cast<unsigned>(action.sa_flags) & SA_RESETHAND) == 0;
+  if (!can_wait(signo) || handler == SIG_DFL || handler == SIG_IGN || handler == SIG_HOLD ||
+      handler == SIG_ERR || action.sa_sigaction == run_or_put_off) {
+    return false;
+  }
+  const bool unseen = (static_cast<unsigned>(action.sa_flags) & SA_RESETHAND) != 0;
+  if (unseen) signals::handlers_unseen.store(true, std::memory_order_relaxed);
+  return !unseen;
 }
 
 // signal(3) and its like have installed a handler as it is.

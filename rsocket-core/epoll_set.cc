@@ -385,6 +385,8 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume, bool stays) noex
     item.seen_arrivals = plan.arrivals;
     item.awaits_room =
         (item.mask & kOutput) != 0 && (static_cast<std::uint32_t>(plan.ready) & kOutput) == 0;
+    item.blocked_at_look = plan.blocked;
+    if (polls_) put_off_spin_ns_ = std::max(put_off_spin_ns_, item.stream->config().spin_ns);
   }
   if (events == 0) {
     again_ |= put;
@@ -406,6 +408,7 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume, bool stays) noex
 
 // The program has added or modified it.
 void EpollSet::changed(Item& item) noexcept {
+  item.put_off = false;  // for who polls to look again
   enqueue(item);
   if (watched_) {
     settle();
@@ -512,13 +515,20 @@ int EpollSet::promise_room(std::uint64_t wait, epoll_event* out, int max) noexce
 
 // ---- epoll_wait
 
-bool EpollSet::may_poll() noexcept {
-  return spin_ns_ != 0 && !queue_.empty() && queue_.size() <= kMostPolled && spin_.pays(waits_);
+// A mask of signals holds in the kernel's sleep only.
+bool EpollSet::may_poll(const sigset_t* mask) noexcept {
+  return mask == nullptr && longest_spin_ns_ != 0 && !queue_.empty() &&
+         queue_.size() <= kMostPolled && spin_.pays(waits_);
 }
 
-// Whether a look may find something.
+// Whether a look may find something, or another thread wants one: who polls hardly lets go.
 bool EpollSet::has_moved() noexcept {
-  MutexLock lock(mutex_);
+  mutex_.lock();
+  const bool moved = one_has_moved();
+  return (mutex_.unlock_and_tell() & Mutex::kAwaited) != 0 || moved;
+}
+
+bool EpollSet::one_has_moved() noexcept {
   if (look_inside_.load(std::memory_order_relaxed)) return true;
   {
     MutexLock dirty(dirty_mutex_);
@@ -526,7 +536,9 @@ bool EpollSet::has_moved() noexcept {
   }
   for (Item& item : queue_) {
     if (!item.put_off) return true;
-    if (!item.stream->channel_moved(item.seen_arrivals, item.awaits_room)) continue;
+    const bool filled =
+        (item.mask & kOutput) != 0 && item.stream->blocked() != item.blocked_at_look;
+    if (!filled && !item.stream->channel_moved(item.seen_arrivals, item.awaits_room)) continue;
     item.put_off = false;
     return true;
   }
@@ -540,7 +552,7 @@ void EpollSet::poll(int epfd, std::int64_t deadline_ns) noexcept {
   std::uint64_t waits;
   {
     MutexLock lock(mutex_);
-    longest_ns = spin_ns_;
+    longest_ns = put_off_spin_ns_;
     waits = waits_;
   }
   if (deadline_ns != kForever) {
@@ -645,7 +657,8 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
           kernel_first_ = !kernel_first_;
         }
       }
-      polls_ = !last && !polled && n == 0 && ours_most > 0 && may_poll();
+      polls_ = !last && !polled && n == 0 && ours_most > 0 && may_poll(mask);
+      put_off_spin_ns_ = 0;
       n += collect(number, out + n, std::max(ours_most - n, 0));
       owes_promise_ = n >= max && held_;
       poll_first = std::exchange(polls_, false) && n == 0 && left_unarmed_;
@@ -664,7 +677,10 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       polled = true;
       continue;
     }
-    if (n >= max) return n;
+    if (n >= max) {
+      errno = saved;
+      return n;
+    }
     const bool sleeps = sleeping.inside || (foreign && !last);
     int m = sleep(epfd, out + n, max - n, sleeps ? deadline_ns : 0, mask);
     sleeping.leave();

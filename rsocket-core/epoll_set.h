@@ -122,6 +122,7 @@ class EpollSet {
     bool queued = false;         // on queue_
     bool put_off = false;        // its channel is not armed, and had nothing new at the last look
     bool awaits_room = false;    // at that look there was none
+    std::uint64_t blocked_at_look = 0;  // PollPlan::blocked, then
     bool fresh = false;          // added, modified: report whatever is ready
     bool tell_all = false;       // fresh at the last look, before the kernel was asked
     bool arrived = false;        // bytes, of which the kernel was not asked in time: the carrier changed
@@ -182,9 +183,10 @@ class EpollSet {
   void take_inner() noexcept RR_REQUIRES(mutex_);
   Item* find(const Stream& stream, int fd) noexcept RR_REQUIRES(mutex_);
   Item* find_any(std::uint64_t stream_id) noexcept RR_REQUIRES(mutex_);
-  bool may_poll() noexcept RR_REQUIRES(mutex_);
+  bool may_poll(const sigset_t* mask) noexcept RR_REQUIRES(mutex_);
   void poll(int epfd, std::int64_t deadline_ns) noexcept RR_EXCLUDES(mutex_);
   bool has_moved() noexcept RR_EXCLUDES(mutex_);
+  bool one_has_moved() noexcept RR_REQUIRES(mutex_);
   int sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask);
   void wake() noexcept;
   static void on_news(Waiter& waiter) noexcept;
@@ -221,7 +223,10 @@ class EpollSet {
   bool left_unarmed_ RR_GUARDED_BY(mutex_) =
       false;  // the last round of looks has, of what had nothing new
   bool alone_ RR_GUARDED_BY(mutex_) = false;        // nobody sleeps here
-  std::int64_t spin_ns_ RR_GUARDED_BY(mutex_) = 0;  // the longest of the streams' rules
+  // The longest `spin` of the streams' rules: of all that ever were here, and of those that a
+  // wait's looks have put off.
+  std::int64_t longest_spin_ns_ RR_GUARDED_BY(mutex_) = 0;
+  std::int64_t put_off_spin_ns_ RR_GUARDED_BY(mutex_) = 0;
   Spin spin_;
   bool again_ RR_GUARDED_BY(mutex_) = false;  // a look has put something into the inner instance
   bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel

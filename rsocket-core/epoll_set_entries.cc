@@ -77,7 +77,7 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
     return ENOMEM;
   }
   numbers_ = std::max(numbers_, number + 1);
-  spin_ns_ = std::max(spin_ns_, stream->config().spin_ns);
+  longest_spin_ns_ = std::max(longest_spin_ns_, stream->config().spin_ns);
   Item& item = *made;
   item.own_fd = own_fd;
   item.set = this;

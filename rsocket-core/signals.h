@@ -10,6 +10,7 @@
 // Thread rule: everything here concerns the calling thread alone.
 #pragma once
 
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 
@@ -83,6 +84,10 @@ inline void begin_wait() noexcept { thread_state.ran = kNone; }
 inline bool came_since_begin() noexcept {
   return thread_state.ran != kNone || thread_state.put_off != 0;
 }
+
+// A handler is installed that runs unseen: for came_since_begin() it has not. Nobody polls any
+// more.
+inline std::atomic<bool> handlers_unseen{false};
 
 // For the wrapped handler. True: the signal was put off, and the handler is not to run. `context`
 // is its third argument.

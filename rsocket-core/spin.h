@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "rsocket-core/hints.h"
+#include "rsocket-core/signals.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad {
@@ -44,6 +46,7 @@ class Spin {
   template <typename Host = SpinHost>
   bool pays(std::uint64_t messages, Host&& host = Host()) const noexcept {
     if (score_.load(std::memory_order_relaxed) == 0 && messages % kProbeEvery != 0) return false;
+    if (hardly_ever(signals::handlers_unseen.load(std::memory_order_relaxed))) return false;
     const std::int64_t resumes_ns = resumes_ns_.load(std::memory_order_relaxed);
     return resumes_ns == 0 || host.now_ns() >= resumes_ns;
   }

@@ -181,6 +181,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Polls for `events` on the channel, as its rule's `spin` and the time until the deadline allow.
   // False: a plan, and signals::came_since_begin(), tell what came of it.
   bool spin_until_ready(short events, std::int64_t deadline_ns) noexcept;
+  // Whether it would.
+  bool may_spin(short events) const noexcept;
   // One look of somebody who polls: whether more than `arrivals` have come over the channel, or
   // something that is to be attended to first, or, where that is `awaited`, room.
   bool channel_moved(std::uint64_t arrivals, bool room_awaited) noexcept;
@@ -192,6 +194,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool claim_arrivals() noexcept;
   // After a sleep: takes the channel's wake-up in, and tells the other waiters.
   void after_sleep(const Waiter* taker = nullptr) noexcept;
+  // PollPlan::blocked.
+  std::uint64_t blocked() const noexcept { return blocked_.load(std::memory_order_relaxed); }
   // In how many EpollSets it is; with this bit it enters none any more, as its last number is being
   // closed.
   static constexpr unsigned kEntersNoMore = 1U << 31;
@@ -246,6 +250,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
     const stats::Counters& counters = slot_->counts.traffic;
     return counters.tx_messages[1].load(std::memory_order_relaxed) +
            counters.rx_messages[1].load(std::memory_order_relaxed);
+  }
+  std::uint64_t messages_received() const noexcept {  // over a channel
+    return slot_->counts.traffic.rx_messages[1].load(std::memory_order_relaxed);
   }
   // True once after the peer has said that it is kept on TCP there: the agent finds out when that
   // ends.

@@ -213,22 +213,29 @@ void Stream::after_sleep(const Waiter* taker) noexcept {
   if (agent_on_channel_.load(std::memory_order_relaxed)) host_->attend(*this);
 }
 
+bool Stream::may_spin(short events) const noexcept {
+  return state() == State::kOnChannel && (events & (kReadBits | kWriteBits)) != 0 &&
+         config_.spin_ns != 0 && spin_.pays(messages_received());
+}
+
 bool Stream::spin_until_ready(short events, std::int64_t deadline_ns) noexcept {
-  if (state() != State::kOnChannel || (events & (kReadBits | kWriteBits)) == 0) return false;
+  if (!may_spin(events)) return false;
+  const std::uint64_t shutdowns = shutdowns_.load(std::memory_order_relaxed);
   std::int64_t longest_ns = config_.spin_ns;
-  if (longest_ns != 0 && deadline_ns != kForever) {
+  if (deadline_ns != kForever) {
     longest_ns = std::clamp<std::int64_t>(deadline_ns - sys::now_ns(), 0, longest_ns);
   }
   signals::begin_wait();
   const bool moved = spin_.until(
       [&] {
         if (signals::came_since_begin()) return true;
+        if (shutdowns_.load(std::memory_order_relaxed) != shutdowns) return true;
         MutexLock rx(rx_mutex_);
         if (channel_ == nullptr) return true;
         channel_->progress();
         return channel_ready(events) != 0;
       },
-      longest_ns, slot_->counts.traffic.rx_messages[1].load(std::memory_order_relaxed));
+      longest_ns, messages_received());
   return moved && !signals::came_since_begin();
 }
 

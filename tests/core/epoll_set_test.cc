@@ -368,6 +368,73 @@ TEST(EpollSet, AWaitThatPollsEndsWithItsTime) {
   EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
 }
 
+// A thread waits and most likely polls, while this one does something about it. `meanwhile` is
+// called when the wait is about to begin.
+Ready wait_while(Instance& instance, const std::function<void()>& meanwhile) {
+  std::atomic<bool> begins{false};
+  Ready found;
+  const std::int64_t began = sys::now_ns();
+  std::thread waiter([&] {
+    begins = true;
+    found = instance.ready(16, kForever);
+  });
+  while (!begins) std::this_thread::yield();
+  // It polls for much longer than this.
+  const std::int64_t soon = sys::now_ns() + 20'000'000;
+  while (sys::now_ns() < soon) std::this_thread::yield();
+  meanwhile();
+  waiter.join();
+  EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+  return found;
+}
+
+TEST(EpollSet, AWaitThatPollsHearsOfWhatIsModified) {
+  StreamPair p;
+  Instance instance;
+  ASSERT_EQ(instance.set->add(make_b_poll(p), p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  const Ready found = wait_while(instance, [&] {
+    EXPECT_EQ(instance.set->modify(*p.b, p.b_fd, event_of(EPOLLIN | EPOLLOUT, 3)), 0);
+  });
+  EXPECT_EQ(found, Ready({{3, EPOLLOUT}}));
+}
+
+TEST(EpollSet, AWaitThatPollsHearsOfRoomThatAnotherThreadHadUsedUpMeanwhile) {
+  StreamPair p;
+  Instance instance;
+  const std::uint32_t mask = EPOLLIN | EPOLLOUT | EPOLLET;
+  ASSERT_EQ(instance.set->add(make_b_poll(p), p.b_fd, event_of(mask, 3), false), 0);
+  EXPECT_EQ(instance.ready(), Ready({{3, EPOLLOUT}}));
+  const Ready found = wait_while(instance, [&] {
+    const std::string bytes(64 * 1024, 'x');
+    std::size_t sent = 0;
+    for (ssize_t n; (n = send_text(*p.b, bytes, MSG_DONTWAIT)) > 0;)
+      sent += static_cast<std::size_t>(n);
+    EXPECT_EQ(errno, EAGAIN);
+    while (sent > 0) sent -= recv_text(*p.a, static_cast<std::size_t>(sent)).size();
+  });
+  EXPECT_EQ(found, Ready({{3, EPOLLOUT}}));
+}
+
+TEST(EpollSet, AWaitPollsForAsLongAsTheRulesOfWhatIsPolledSay) {
+  StreamPair long_gone;
+  StreamPair p;
+  p.promote();
+  ASSERT_LE(p.b->config().spin_ns, 1'000'000);
+  Instance instance;
+  ASSERT_EQ(instance.set->add(make_b_poll(long_gone), long_gone.b_fd, event_of(EPOLLIN, 3), false),
+            0);
+  ASSERT_EQ(instance.set->remove(*long_gone.b, long_gone.b_fd), 0);
+  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 4), false), 0);
+  const auto cpu_ns = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+  };
+  const std::int64_t before = cpu_ns();
+  EXPECT_EQ(instance.ready(16, sys::now_ns() + 200'000'000), Ready());
+  EXPECT_LT(cpu_ns() - before, 100'000'000);
+}
+
 struct Crowd {
   std::uint32_t mode = 0;
   unsigned seed = 0;

@@ -1,8 +1,10 @@
 // Calls that a signal interrupts.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -111,6 +113,128 @@ SCENARIO(a_signal_interrupts_epoll_wait_that_polls, kStaysOnChannel | kPolls) {
     const int found = ::epoll_wait(epoll, &event, 1, -1);
     a.log("epoll_wait = %d %s", found, found < 0 ? std::strerror(errno) : "");
     ::close(epoll);
+  });
+}
+
+// `wait` with a mask of signals, of a rule that lets it poll for longer than the peer waits before
+// it sends: while the program says nothing more.
+void wait_with_mask(Actor& a, const std::function<void(int)>& wait) {
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "first"); });
+  a.server([&] { a.recv(fd, 5); });
+  if (a.is_server()) {
+    ::send(fd, "begun", 5, 0);
+    wait(fd);
+    ::send(fd, "over", 4, 0);
+  } else {
+    char heard[16];
+    ::recv(fd, heard, 5, MSG_WAITALL);
+    pollfd over{fd, POLLIN, 0};
+    if (::poll(&over, 1, 300) == 0) ::send(fd, "late", 4, 0);
+    ::recv(fd, heard, 4, MSG_WAITALL);
+  }
+  a.sync();
+}
+
+sigset_t only(int signo) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, signo);
+  return set;
+}
+
+// What the thread blocks comes first, as soon as the wait's mask opens it.
+void wait_with_one_opened(Actor& a, const std::function<int(int, const sigset_t*)>& wait) {
+  wait_with_mask(a, [&](int fd) {
+    const sigset_t alarm = only(SIGALRM);
+    count_signal(SIGALRM, false);
+    ::sigprocmask(SIG_BLOCK, &alarm, nullptr);
+    ::raise(SIGALRM);
+    sigset_t none;
+    ::sigemptyset(&none);
+    a.result("wait", wait(fd, &none));
+    a.log("%d signals", signals_seen());
+  });
+}
+
+// What the wait's mask blocks does not end it, and comes afterwards.
+void wait_with_one_blocked(Actor& a, const std::function<int(int, const sigset_t*)>& wait) {
+  wait_with_mask(a, [&](int fd) {
+    const sigset_t alarm = only(SIGALRM);
+    count_signal(SIGALRM, false);
+    const itimerval timer{{0, 0}, {0, 50'000}};
+    ::setitimer(ITIMER_REAL, &timer, nullptr);
+    a.result("wait", wait(fd, &alarm));
+    a.log("%d signals", signals_seen());
+  });
+}
+
+int wait_in_ppoll(int fd, const sigset_t* mask) {
+  pollfd set{fd, POLLIN, 0};
+  return ::ppoll(&set, 1, nullptr, mask);
+}
+
+int wait_in_pselect(int fd, const sigset_t* mask) {
+  fd_set set;
+  FD_ZERO(&set);
+  FD_SET(fd, &set);
+  return ::pselect(fd + 1, &set, nullptr, nullptr, nullptr, mask);
+}
+
+int wait_in_epoll_pwait(int fd, const sigset_t* mask) {
+  const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{EPOLLIN, {.fd = fd}};
+  ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+  const int found = ::epoll_pwait(epoll, &event, 1, -1, mask);
+  const int saved = errno;
+  ::close(epoll);
+  errno = saved;
+  return found;
+}
+
+SCENARIO(a_signal_that_only_ppoll_opens_comes_first, kStaysOnChannel | kPolls) {
+  wait_with_one_opened(a, wait_in_ppoll);
+}
+
+SCENARIO(a_signal_that_only_pselect_opens_comes_first, kStaysOnChannel | kPolls) {
+  wait_with_one_opened(a, wait_in_pselect);
+}
+
+SCENARIO(a_signal_that_only_epoll_pwait_opens_comes_first, kStaysOnChannel | kPolls) {
+  wait_with_one_opened(a, wait_in_epoll_pwait);
+}
+
+SCENARIO(a_signal_that_ppoll_blocks_comes_afterwards, kStaysOnChannel | kPolls) {
+  wait_with_one_blocked(a, wait_in_ppoll);
+}
+
+SCENARIO(a_signal_that_epoll_pwait_blocks_comes_afterwards, kStaysOnChannel | kPolls) {
+  wait_with_one_blocked(a, wait_in_epoll_pwait);
+}
+
+// SA_RESETHAND: the library does not see it run.
+SCENARIO(a_handler_that_runs_once_interrupts_poll_that_polls, kStaysOnChannel | kPolls) {
+  interrupt_who_polls(a, [&](int fd) {
+    ::__sysv_signal(SIGALRM, [](int) {});
+    a.poll(fd, POLLIN, -1);
+    count_signal(SIGALRM, false);
+  });
+}
+
+SCENARIO(a_poll_that_may_poll_tells_of_an_end_at_once, kStaysOnChannel | kPolls) {
+  const int fd = a.stream();
+  a.client([&] {
+    a.send(fd, "first");
+    a.shutdown(fd, SHUT_WR);
+  });
+  a.server([&] {
+    a.recv(fd, 5);
+    a.recv(fd, 5);
+    a.timed(0, [&] {
+      for (const int events : {POLLIN, POLLIN, POLLIN, POLLIN | POLLRDHUP}) {
+        a.poll(fd, static_cast<short>(events), -1);
+      }
+    });
   });
 }
 
