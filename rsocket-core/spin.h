@@ -37,6 +37,8 @@ class Spin {
   static constexpr std::int64_t kOfferEveryNs = 5'000;
   // Longer than an interrupt takes, shorter than what the scheduler gives to who does not sleep.
   static constexpr std::int64_t kTakenAwayNs = 100'000;
+  // For tests of what happens meanwhile, which a busy host would have polled for no time.
+  static inline std::atomic<std::int64_t> taken_away_ns{kTakenAwayNs};
   // Nothing is polled for so long where others took the processor, and twice as long if they take
   // it again within such a time.
   static constexpr std::int64_t kFirstPauseNs = 10'000'000;
@@ -73,7 +75,7 @@ class Spin {
         host.relax();
       }
       const std::int64_t before = std::exchange(now, host.now_ns());
-      if (now - before > kTakenAwayNs) {
+      if (now - before > taken_away_ns.load(std::memory_order_relaxed)) {
         pause(now);
         return ready();
       }

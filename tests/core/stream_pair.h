@@ -138,6 +138,7 @@ struct StreamPair {
 // promoted.
 inline constexpr std::int64_t kLongSpin = 20'000'000'000;
 inline StreamPtr make_b_poll(StreamPair& p, bool nonblocking = true) {
+  Spin::taken_away_ns = kLongSpin;
   StreamConfig config = p.b->config();
   config.spin_ns = kLongSpin;
   p.b = std::make_shared<Stream>(&p.host, nullptr, p.b->id() + 1000, p.b_fd, StreamRole::kAccept,

@@ -162,7 +162,7 @@ void wait_with_one_blocked(Actor& a, const std::function<int(int, const sigset_t
   wait_with_mask(a, [&](int fd) {
     const sigset_t alarm = only(SIGALRM);
     count_signal(SIGALRM, false);
-    const itimerval timer{{0, 0}, {0, 50'000}};
+    const itimerval timer{{0, 0}, {0, 1'000}};
     ::setitimer(ITIMER_REAL, &timer, nullptr);
     a.result("wait", wait(fd, &alarm));
     a.log("%d signals", signals_seen());
