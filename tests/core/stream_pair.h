@@ -89,6 +89,7 @@ struct StreamPair {
   }
 
   ~StreamPair() {
+    Spin::taken_away_ns = Spin::kTakenAwayNs;  // see make_b_poll()
     a.reset();
     b.reset();
     if (a_fd >= 0) close(a_fd);
