@@ -6,6 +6,7 @@ A bench describes itself as a Bench; this module does the rest, the same for eac
 """
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -230,8 +231,7 @@ class Run:
             if plots.obstacle():
                 self.say(plots.obstacle())
             self._look_for_obstacles()
-            in_time = all([self._run_block(block) for block in bench.blocks()])
-            if not in_time:
+            if not self._run_blocks():
                 self.say("out of time: the rest is left out; the same command goes on")
             return self._report()
 
@@ -253,7 +253,24 @@ class Run:
 
     # ---- the cells
 
-    def _run_block(self, block):
+    def _run_blocks(self):
+        """Each gets its share of the time that is left. What it does not need goes to those after it,
+        and in the end to those that needed more. False when the time was up before."""
+        waiting, measured = self._bench.blocks(), -1
+        while waiting and self._measured > measured:
+            measured = self._measured
+            waiting = [block for at, block in enumerate(waiting)
+                       if not self._run_block(block, self._share(len(waiting) - at))]
+        return not waiting
+
+    def _share(self, blocks):
+        """Until when the first of so many may run."""
+        if not self._options.budget:
+            return math.inf
+        now = time.monotonic()
+        return now + (self._began + 60 * self._options.budget - now) / blocks
+
+    def _run_block(self, block, until):
         """All cells of one block; false when the time was up before."""
         self._in_a_row = {}
         with Opened(self._bench, block) as opened:
@@ -265,7 +282,7 @@ class Run:
                     key = {**block, **row}
                     running = [carrier for carrier in self._running(opened)
                                if self._bench.applies(carrier, key)]
-                    if self._is_out_of_time(len(running)):
+                    if self._ends_after(until, len(running)):
                         return False
                     for carrier in turned(running, number + at):
                         self._run_cell(opened, carrier, key, number)
@@ -282,12 +299,10 @@ class Run:
         return all(self._results.has(self._key(carrier, {**block, **row}, number))
                    for carrier in self._carriers_of({**block, **row}))
 
-    def _is_out_of_time(self, count):
-        """Whether a row of so many carriers would end after the budget."""
-        if not self._options.budget:
-            return False
+    def _ends_after(self, until, count):
+        """Whether a row of so many carriers would."""
         one_row = count * self._measured_s / max(1, self._measured)
-        return time.monotonic() - self._began + one_row > 60 * self._options.budget
+        return time.monotonic() + one_row > until
 
     def _running(self, opened):
         """The carriers that have not failed altogether."""

@@ -176,3 +176,10 @@ def test_a_budget_ends_a_run_that_goes_on_later(out):
     assert len(measured(done)) < 24
     more = counted(out)
     assert len(measured(done)) + len(measured(more)) == 24
+
+
+def test_a_budget_is_shared_by_the_blocks(out):
+    done = counted(out, "--budget", "0.05", "--rounds", "1000", carriers="tcp")
+    assert done.returncode == 0 and "out of time" in done.stdout, done.stdout + done.stderr
+    blocks = [cell[0] for cell in measured(done)]
+    assert min(blocks.count("one"), blocks.count("two")) >= len(blocks) / 8
