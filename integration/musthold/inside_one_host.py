@@ -256,11 +256,13 @@ def test_64_threads_leave_the_same_tables_as_over_tcp(host, server, preload, tmp
 def test_a_client_killed_under_load_leaves_nothing_behind(host, server, preload, tmp_path):
     support.wait_for(lambda: not host.streams(server.pid), "streams of earlier runs to go")
     idle = support.descriptors(server.pid)
-    run = start_load(server, "oltp_read_write", tmp_path / "log", THREADS, seconds=150,
-                                 preload=preload)
+    channels_s = 120
+    # The load outlasts the wait; it is killed.
+    run = start_load(server, "oltp_read_write", tmp_path / "log", THREADS,
+                     seconds=round(support.processes.patient(channels_s)) + 30, preload=preload)
     try:
         # On a busy host promotions time out here, and each stream pauses for longer after each.
-        host.wait_for_channels(server.pid, THREADS, 120)
+        host.wait_for_channels(server.pid, THREADS, channels_s)
         assert queue_pairs() == 2 * THREADS
         for stream in host.on_channel(server.pid):
             assert stream["carrier"] == "rdma" and stream["device"], stream
