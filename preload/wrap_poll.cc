@@ -131,7 +131,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
         polled = plan.on_channel && !plan.use_kernel;
         if (polled) {
           signals::begin_wait();
-          e.stream->spin_until_ready(fds[i].events, deadline);
+          e.stream->spin_until_ready(fds[i].events, deadline, plan.shutdowns);
         }
         plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kIfIdle);
       }

@@ -74,24 +74,35 @@ void run_or_put_off(int signo, siginfo_t* info, void* context) {
 
 // One that the kernel takes away as it runs (SA_RESETHAND) would be gone where it was put off: it
 // runs unseen.
-bool to_be_wrapped(int signo, const struct sigaction& action) noexcept {
+enum class Handling : std::uint8_t { kNone, kWrapped, kUnseen };
+
+Handling handling(const struct sigaction& action) noexcept {
   const sighandler_t handler = action.sa_handler;
-  if (!can_wait(signo) || handler == SIG_DFL || handler == SIG_IGN || handler == SIG_HOLD ||
-      handler == SIG_ERR || action.sa_sigaction == run_or_put_off) {
-    return false;
+  if (handler == SIG_DFL || handler == SIG_IGN || handler == SIG_HOLD || handler == SIG_ERR ||
+      action.sa_sigaction == run_or_put_off) {
+    return Handling::kNone;
   }
   const bool unseen = (static_cast<unsigned>(action.sa_flags) & SA_RESETHAND) != 0;
-  if (unseen) signals::handlers_unseen.store(true, std::memory_order_relaxed);
-  return !unseen;
+  return unseen ? Handling::kUnseen : Handling::kWrapped;
+}
+
+void note_unseen(int signo, bool unseen) noexcept {
+  const std::uint64_t bit = std::uint64_t{1} << (signo - 1);
+  if (unseen) {
+    signals::handlers_unseen.fetch_or(bit, std::memory_order_relaxed);
+  } else {
+    signals::handlers_unseen.fetch_and(~bit, std::memory_order_relaxed);
+  }
 }
 
 // signal(3) and its like have installed a handler as it is.
 void wrap_installed(int signo) noexcept {
   const int saved = errno;
   struct sigaction action {};
-  if (can_wait(signo) && real().sigaction(signo, nullptr, &action) == 0 &&
-      to_be_wrapped(signo, action)) {
-    rr_sigaction(signo, &action, nullptr);
+  if (can_wait(signo) && real().sigaction(signo, nullptr, &action) == 0) {
+    const Handling wanted = handling(action);
+    note_unseen(signo, wanted == Handling::kUnseen);
+    if (wanted == Handling::kWrapped) rr_sigaction(signo, &action, nullptr);
   }
   errno = saved;
 }
@@ -122,7 +133,9 @@ int rr_sigaction(int signo, const struct sigaction* action, struct sigaction* ol
   const int flags = own.flags.load(std::memory_order_relaxed);
   struct sigaction wrapped {};
   const struct sigaction* to_install = action;
-  if (action != nullptr && to_be_wrapped(signo, *action)) {
+  const Handling wanted = action != nullptr ? handling(*action) : Handling::kNone;
+  if (wanted == Handling::kUnseen) note_unseen(signo, true);
+  if (wanted == Handling::kWrapped) {
     wrapped = *action;
     wrapped.sa_sigaction = run_or_put_off;
     wrapped.sa_flags |= SA_SIGINFO;
@@ -132,6 +145,7 @@ int rr_sigaction(int signo, const struct sigaction* action, struct sigaction* ol
     own.flags.store(action->sa_flags, std::memory_order_relaxed);
   }
   const int result = real().sigaction(signo, to_install, old);
+  if (result == 0 && action != nullptr && wanted != Handling::kUnseen) note_unseen(signo, false);
   if (result != 0 && to_install == &wrapped) {
     own.handler.store(handler, std::memory_order_relaxed);
     own.flags.store(flags, std::memory_order_relaxed);

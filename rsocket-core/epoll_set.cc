@@ -383,6 +383,7 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume, bool stays) noex
   item.kernel_bits = 0;
   if (unarmed) {
     item.seen_arrivals = plan.arrivals;
+    item.seen_shutdowns = plan.shutdowns;
     item.awaits_room =
         (item.mask & kOutput) != 0 && (static_cast<std::uint32_t>(plan.ready) & kOutput) == 0;
     item.blocked_at_look = plan.blocked;
@@ -521,28 +522,35 @@ bool EpollSet::may_poll(const sigset_t* mask) noexcept {
          queue_.size() <= kMostPolled && spin_.pays(waits_);
 }
 
-// Whether a look may find something, or another thread wants one: who polls hardly lets go.
-bool EpollSet::has_moved() noexcept {
+// Interrupted where another thread wants to look: who polls hardly lets go.
+Spin::Look EpollSet::look_for_moves() noexcept {
   mutex_.lock();
-  const bool moved = one_has_moved();
-  return (mutex_.unlock_and_tell() & Mutex::kAwaited) != 0 || moved;
+  const Spin::Look found = find_move();
+  const bool awaited = (mutex_.unlock_and_tell() & Mutex::kAwaited) != 0;
+  return found == Spin::Look::kNothing && awaited ? Spin::Look::kInterrupted : found;
 }
 
-bool EpollSet::one_has_moved() noexcept {
-  if (look_inside_.load(std::memory_order_relaxed)) return true;
+Spin::Look EpollSet::find_move() noexcept {
+  using Look = Spin::Look;
+  if (look_inside_.load(std::memory_order_relaxed)) return Look::kReady;
   {
     MutexLock dirty(dirty_mutex_);
-    if (!dirty_.empty()) return true;
+    if (!dirty_.empty()) return Look::kReady;
   }
+  bool interrupted = queue_.empty();  // another thread has armed them all
   for (Item& item : queue_) {
-    if (!item.put_off) return true;
+    if (!item.put_off) return Look::kReady;
     const bool filled =
         (item.mask & kOutput) != 0 && item.stream->blocked() != item.blocked_at_look;
-    if (!filled && !item.stream->channel_moved(item.seen_arrivals, item.awaits_room)) continue;
+    const Look found = filled ? Look::kReady
+                              : item.stream->look_at_channel(item.seen_arrivals, item.awaits_room,
+                                                             item.seen_shutdowns);
+    interrupted |= found == Look::kInterrupted;
+    if (found != Look::kReady) continue;
     item.put_off = false;
-    return true;
+    return Look::kReady;
   }
-  return queue_.empty();  // another thread has armed them all
+  return interrupted ? Look::kInterrupted : Look::kNothing;
 }
 
 // Until a stream has moved, the program's instance has something else to tell, or a handler has
@@ -560,14 +568,18 @@ void EpollSet::poll(int epfd, std::int64_t deadline_ns) noexcept {
   }
   signals::begin_wait();
   unsigned looks = 0;
-  const auto ready = [&]() noexcept {
-    if (signals::came_since_begin() || has_moved()) return true;
-    if (++looks % kLooksPerQuestion != kLooksPerQuestion / 2) return false;
+  const auto look = [&]() noexcept {
+    if (signals::came_since_begin()) return Spin::Look::kInterrupted;
+    const Spin::Look found = look_for_moves();
+    if (found != Spin::Look::kNothing || ++looks % kLooksPerQuestion != kLooksPerQuestion / 2) {
+      return found;
+    }
     pollfd others{epfd, POLLIN, 0};
     timespec zero{0, 0};
-    return sys::ppoll(&others, 1, &zero, nullptr) > 0;
+    const bool there = sys::ppoll(&others, 1, &zero, nullptr) > 0;
+    return there ? Spin::Look::kReady : Spin::Look::kNothing;
   };
-  spin_.until(ready, longest_ns, waits);
+  spin_.until(look, longest_ns, waits);
 }
 
 // A real wait. As epoll_pwait2(2).

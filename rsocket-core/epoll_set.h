@@ -185,8 +185,8 @@ class EpollSet {
   Item* find_any(std::uint64_t stream_id) noexcept RR_REQUIRES(mutex_);
   bool may_poll(const sigset_t* mask) noexcept RR_REQUIRES(mutex_);
   void poll(int epfd, std::int64_t deadline_ns) noexcept RR_EXCLUDES(mutex_);
-  bool has_moved() noexcept RR_EXCLUDES(mutex_);
-  bool one_has_moved() noexcept RR_REQUIRES(mutex_);
+  Spin::Look look_for_moves() noexcept RR_EXCLUDES(mutex_);
+  Spin::Look find_move() noexcept RR_REQUIRES(mutex_);
   int sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask);
   void wake() noexcept;
   static void on_news(Waiter& waiter) noexcept;

@@ -61,10 +61,7 @@ class RR_CAPABILITY("mutex") Mutex {
     give();
     signals::end();
   }
-  // For who only passes by: takes it, or leaves a mark for whoever has it, who is told of the mark
-  // when it lets go. All of a lock's unlocking then is by these two.
-  bool try_lock_or_mark() noexcept RR_TRY_ACQUIRE(true);
-  // As unlock(). What others have left meanwhile: kAwaited | kMarked.
+  // As unlock(). What others have left meanwhile: kAwaited, and of a MarkedMutex kMarked.
   std::uint32_t unlock_and_tell() noexcept RR_RELEASE() {
     const std::uint32_t left = give();
     signals::end();
@@ -81,6 +78,9 @@ class RR_CAPABILITY("mutex") Mutex {
 
   static constexpr std::uint32_t kAwaited = 2;  // somebody may sleep until it is free
   static constexpr std::uint32_t kMarked = 4;   // somebody has passed by
+
+ protected:
+  bool try_lock_or_mark() noexcept RR_TRY_ACQUIRE(true);
 
  private:
   static constexpr std::uint32_t kFree = 0;
@@ -102,6 +102,19 @@ class RR_CAPABILITY("mutex") Mutex {
   [[gnu::cold]] std::uint32_t free_and_wake() noexcept;
 
   std::atomic<std::uint32_t> word_{kFree};
+};
+
+// For who only passes by: takes it, or leaves a mark for whoever has it, who is told of the mark
+// when it lets go, in whichever way it does.
+class RR_CAPABILITY("mutex") MarkedMutex : private Mutex {
+ public:
+  using Mutex::kAwaited;
+  using Mutex::kMarked;
+  using Mutex::lock;
+  using Mutex::try_lock_or_mark;
+  using Mutex::try_lock_within;
+  using Mutex::unlock_and_tell;
+  using Mutex::unlock_within_and_tell;
 };
 
 class RR_SCOPED_CAPABILITY MutexLock {

@@ -85,9 +85,9 @@ inline bool came_since_begin() noexcept {
   return thread_state.ran != kNone || thread_state.put_off != 0;
 }
 
-// A handler is installed that runs unseen: for came_since_begin() it has not. Nobody polls any
-// more.
-inline std::atomic<bool> handlers_unseen{false};
+// The signals, 1 << (number - 1), whose handlers run unseen: for came_since_begin() they have not.
+// While there is one, nobody polls.
+inline std::atomic<std::uint64_t> handlers_unseen{0};
 
 // For the wrapped handler. True: the signal was put off, and the handler is not to run. `context`
 // is its third argument.

@@ -31,6 +31,9 @@ struct SpinHost {
 
 class Spin {
  public:
+  // What a look has found. Who is interrupted ends without having learned whether polling pays.
+  enum class Look : std::uint8_t { kNothing, kReady, kInterrupted };
+
   static constexpr unsigned kMaxScore = 16;
   static constexpr std::uint64_t kProbeEvery = 64;  // messages, where it has not paid
   // So much costs no more than a sleep. Behind it the processor is offered to others, each time.
@@ -48,15 +51,15 @@ class Spin {
   template <typename Host = SpinHost>
   bool pays(std::uint64_t messages, Host&& host = Host()) const noexcept {
     if (score_.load(std::memory_order_relaxed) == 0 && messages % kProbeEvery != 0) return false;
-    if (hardly_ever(signals::handlers_unseen.load(std::memory_order_relaxed))) return false;
+    if (hardly_ever(signals::handlers_unseen.load(std::memory_order_relaxed) != 0)) return false;
     const std::int64_t resumes_ns = resumes_ns_.load(std::memory_order_relaxed);
     return resumes_ns == 0 || host.now_ns() >= resumes_ns;
   }
 
-  // Polls until `ready` says so, for `longest_ns` at most. `messages`: how many have come so far.
-  // False: it did not, or others want the processor.
-  template <typename Ready, typename Host = SpinHost>
-  bool until(Ready ready, std::int64_t longest_ns, std::uint64_t messages,
+  // Polls until `look` has found something, for `longest_ns` at most. `messages`: how many have
+  // come so far. False: it has not, or was interrupted, or others want the processor.
+  template <typename Find, typename Host = SpinHost>
+  bool until(Find look, std::int64_t longest_ns, std::uint64_t messages,
              Host&& host = Host()) noexcept {
     if (longest_ns == 0 || !pays(messages, host)) return false;
     const unsigned score = score_.load(std::memory_order_relaxed);
@@ -64,10 +67,11 @@ class Spin {
     const std::int64_t end = now + longest_ns * std::max(score, 1U) / kMaxScore;
     std::int64_t offer = now + kOfferEveryNs;
     do {
-      if (ready()) {
-        if (score < kMaxScore) score_.store(score + 1, std::memory_order_relaxed);
-        return true;
+      const Look found = look();
+      if (found == Look::kReady && score < kMaxScore) {
+        score_.store(score + 1, std::memory_order_relaxed);
       }
+      if (found != Look::kNothing) return found == Look::kReady;
       if (now >= offer) {
         host.let_others_run();
         offer = now + kOfferEveryNs;
@@ -77,7 +81,7 @@ class Spin {
       const std::int64_t before = std::exchange(now, host.now_ns());
       if (now - before > taken_away_ns.load(std::memory_order_relaxed)) {
         pause(now);
-        return ready();
+        return look() == Look::kReady;
       }
     } while (now < end);
     if (score > 0) score_.store(score - 1, std::memory_order_relaxed);

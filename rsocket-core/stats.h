@@ -46,7 +46,8 @@ struct Counters {
   std::atomic<std::uint64_t> tx_messages[2];
   std::atomic<std::uint64_t> rx_messages[2];
 
-  // One writer at a time: the lock of that direction.
+  // One writer at a time: the lock of that direction. A stream on the kernel for good has no lock:
+  // of calls by two threads at once in one direction, one may go uncounted.
   [[gnu::always_inline]] static void add(std::atomic<std::uint64_t>& counter,
                                          std::uint64_t n) noexcept {
     add_alone(counter, n);

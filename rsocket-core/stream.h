@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "rsocket-core/channel.h"
@@ -179,13 +180,16 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // tells of the next arrival, never, if nothing is ready now, or in any case.
   PollPlan plan_poll(short events, Arm arm) noexcept;
   // Polls for `events` on the channel, as its rule's `spin` and the time until the deadline allow.
-  // False: a plan, and signals::came_since_begin(), tell what came of it.
-  bool spin_until_ready(short events, std::int64_t deadline_ns) noexcept;
+  // False: a plan, and signals::came_since_begin(), tell what came of it. `known_shutdowns`: a
+  // plan's, or those that it finds.
+  bool spin_until_ready(short events, std::int64_t deadline_ns,
+                        std::optional<std::uint64_t> known_shutdowns = {}) noexcept;
   // Whether it would.
   bool may_spin(short events) const noexcept;
-  // One look of somebody who polls: whether more than `arrivals` have come over the channel, or
-  // something that is to be attended to first, or, where that is `awaited`, room.
-  bool channel_moved(std::uint64_t arrivals, bool room_awaited) noexcept;
+  // One look of somebody who polls and knows a plan's `arrivals` and `shutdowns`: whether there are
+  // more, or something that is to be attended to first, or, where that is awaited, room.
+  Spin::Look look_at_channel(std::uint64_t arrivals, bool room_awaited,
+                             std::uint64_t known_shutdowns) noexcept;
   // The program's bytes that have ever come over TCP. `ends`: it is known where they end, and the
   // kernel may be readable because of what stands behind.
   std::uint64_t tcp_arrivals(bool& ends) noexcept;
@@ -484,6 +488,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // stream_agent.cc:
   void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool all_arrived() const noexcept;
+  // PollPlan::shutdowns.
+  std::uint64_t shutdowns() const noexcept {
+    return shutdowns_.load(std::memory_order_relaxed) + (fin_at_ != kNoBoundary ? 1U : 0U);
+  }
   void peer_left() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void discard_unread() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool waits_to_follow() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);

@@ -100,9 +100,13 @@ short Stream::channel_ready(short events) noexcept {
   Channel* channel = channel_.get();
   if (channel == nullptr) return events;
   short ready = 0;
-  if (channel->rx_head() != channel->rx_consumed()) ready |= kReadBits;
-  if (has_room(*channel)) ready |= kWriteBits;
-  if (channel->control_pending() || channel->failed()) ready = events;
+  if (channel->rx_head() != channel->rx_consumed() || all_arrived() || peer_closed_) {
+    ready |= kReadBits;
+  }
+  if (has_room(*channel) || peer_closed_) ready |= kWriteBits;
+  if (state() != State::kOnChannel || channel->control_pending() || channel->failed()) {
+    ready = events;
+  }
   return ready & events;
 }
 
@@ -120,8 +124,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
       const bool writing_kernel = kernel_takes_bytes();
       short ready = 0;
       plan.blocked = blocked_.load(std::memory_order_relaxed);
-      plan.shutdowns =
-          shutdowns_.load(std::memory_order_relaxed) + (fin_at_ != kNoBoundary ? 1U : 0U);
+      plan.shutdowns = shutdowns();
       plan.channel_generation = channel_generation_;
       // Closed: by a thread that did not wait for this one, which is inside a call.
       const bool closed = state() == State::kClosed && channel_ != nullptr && channel_->failed();
@@ -218,33 +221,39 @@ bool Stream::may_spin(short events) const noexcept {
          config_.spin_ns != 0 && spin_.pays(messages_received());
 }
 
-bool Stream::spin_until_ready(short events, std::int64_t deadline_ns) noexcept {
+bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
+                              std::optional<std::uint64_t> known_shutdowns) noexcept {
+  using Look = Spin::Look;
   if (!may_spin(events)) return false;
-  const std::uint64_t shutdowns = shutdowns_.load(std::memory_order_relaxed);
   std::int64_t longest_ns = config_.spin_ns;
   if (deadline_ns != kForever) {
     longest_ns = std::clamp<std::int64_t>(deadline_ns - sys::now_ns(), 0, longest_ns);
   }
   signals::begin_wait();
-  const bool moved = spin_.until(
-      [&] {
-        if (signals::came_since_begin()) return true;
-        if (shutdowns_.load(std::memory_order_relaxed) != shutdowns) return true;
-        MutexLock rx(rx_mutex_);
-        if (channel_ == nullptr) return true;
-        channel_->progress();
-        return channel_ready(events) != 0;
+  return spin_.until(
+      [&]() noexcept {
+        if (signals::came_since_begin()) return Look::kInterrupted;
+        rx_mutex_.lock();
+        if (channel_ != nullptr) channel_->progress();
+        if (!known_shutdowns) known_shutdowns = shutdowns();
+        const bool moved = channel_ready(events) != 0 || shutdowns() != *known_shutdowns;
+        const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0;
+        return moved ? Look::kReady : awaited ? Look::kInterrupted : Look::kNothing;
       },
       longest_ns, messages_received());
-  return moved && !signals::came_since_begin();
 }
 
-bool Stream::channel_moved(std::uint64_t arrivals, bool room_awaited) noexcept {
-  MutexLock rx(rx_mutex_);
-  if (channel_ == nullptr) return true;
-  channel_->progress();
-  return channel_->rx_head() != arrivals || channel_->control_pending() || channel_->failed() ||
-         (room_awaited && has_room(*channel_));
+Spin::Look Stream::look_at_channel(std::uint64_t arrivals, bool room_awaited,
+                                   std::uint64_t known_shutdowns) noexcept {
+  using Look = Spin::Look;
+  rx_mutex_.lock();
+  if (channel_ != nullptr) channel_->progress();
+  const bool moved = channel_ == nullptr || state() != State::kOnChannel ||
+                     channel_->rx_head() != arrivals || channel_->control_pending() ||
+                     channel_->failed() || shutdowns() != known_shutdowns ||
+                     (room_awaited && has_room(*channel_));
+  const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0;
+  return moved ? Look::kReady : awaited ? Look::kInterrupted : Look::kNothing;
 }
 
 bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart,

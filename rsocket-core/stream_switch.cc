@@ -228,6 +228,9 @@ void Stream::on_control(const ControlMessage& m) noexcept {
       } else {
         fin_at_ = m.value;
         peer_closing_ = m.reason == static_cast<std::uint8_t>(Reason::kClosing);
+        // Who read the last bytes before knowing that has told the peer of it when it must; now the
+        // rest is told. Both hold this lock, so that one of them knows of the other.
+        channel_->progress();
       }
       return;
     case ControlType::kCredit:

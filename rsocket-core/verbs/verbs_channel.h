@@ -183,7 +183,7 @@ class VerbsChannel final : public Channel {
   std::atomic<std::uint64_t> peer_end_{kNoEnd};          // receive_mutex_: what the peer's kFin says
   alignas(64) std::atomic<std::uint64_t> rx_consumed_{0};  // RX
 
-  alignas(64) Mutex receive_mutex_;
+  alignas(64) MarkedMutex receive_mutex_;
   // What the peer is owed depends on more than the bytes that are consumed: see owes().
   std::atomic<bool> look_closer_{false};  // receive_mutex_
   bool armed_ RR_GUARDED_BY(receive_mutex_) = false;

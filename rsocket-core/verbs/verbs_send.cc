@@ -151,6 +151,7 @@ bool VerbsChannel::put(const void* from, std::size_t n) noexcept {
     ibv_send_wr* bad;
     if (hardly_ever(ibv_post_send(queues_.qp(), &data_request_, &bad) != 0)) {
       request_failure(Reason::kQpError);
+      plain_until_ = 0;
     }
     errno = saved;
   }
@@ -168,10 +169,10 @@ bool VerbsChannel::find_room(std::uint64_t head, std::size_t n) noexcept {
 bool VerbsChannel::put_closely(std::uint64_t head, std::size_t n) noexcept {
   if (!window_.may_send_data() && !hear_of_credit()) return false;
   if (!send_mutex_.try_lock_within()) return false;
+  const int saved = errno;
   const bool may_send = tx_posted_.load(std::memory_order_relaxed) == head && !failed() &&
                         window_.may_send_data() && send_slot_free(kControlSlots);
   if (may_send) {
-    const int saved = errno;
     tx_head_.store(head + n, kRelease);
     post_message(head, n);
     const std::uint64_t free_slots =
@@ -179,8 +180,8 @@ bool VerbsChannel::put_closely(std::uint64_t head, std::size_t n) noexcept {
     const std::uint64_t before_signalled = (posted_sends_ | (kSignalEvery - 1)) - posted_sends_;
     plain_until_ =
         posted_sends_ + std::min({free_slots, before_signalled, window_.room_for_data()});
-    errno = saved;
   }
+  errno = saved;
   send_mutex_.unlock_within();
   return may_send;
 }

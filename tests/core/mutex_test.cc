@@ -65,7 +65,7 @@ TEST(MutexTest, IsTriedInVainWhileItIsTaken) {
 }
 
 TEST(MutexTest, WhoPassesByLeavesAMarkForWhoeverHasIt) {
-  Mutex mutex;
+  MarkedMutex mutex;
   if (!mutex.try_lock_or_mark()) FAIL() << "is free";
   std::thread([&] {
     EXPECT_FALSE(mutex.try_lock_or_mark());
@@ -82,7 +82,7 @@ TEST(MutexTest, WhoPassesByLeavesAMarkForWhoeverHasIt) {
 TEST(MutexTest, NothingThatWasDoneByWhoPassesByGoesUnseen) {
   constexpr int kPassers = 3;
   constexpr int kRounds = 20'000;
-  Mutex mutex;
+  MarkedMutex mutex;
   std::atomic<int> done{0};
   int seen = 0;  // by who had the lock
   int slept = 0;

@@ -24,8 +24,10 @@ struct Host {
   int offers = 0;
 };
 
-const auto kNever = [] { return false; };
-const auto kAtOnce = [] { return true; };
+const auto kNever = [] { return Spin::Look::kNothing; };
+const auto kAtOnce = [] { return Spin::Look::kReady; };
+
+Spin::Look ready_if(bool found) { return found ? Spin::Look::kReady : Spin::Look::kNothing; }
 
 // How long it polls where nothing comes and nobody else wants to run.
 std::int64_t polls_for(Spin& spin, std::int64_t longest, std::uint64_t messages, Host& host) {
@@ -47,7 +49,7 @@ TEST(SpinTest, EndsWithItsBudgetWhereNothingComes) {
 TEST(SpinTest, AnswersWithinAFewMicrosecondsCostNoSystemCall) {
   Spin spin;
   Host host;
-  const auto soon = [&] { return host.now >= Spin::kOfferEveryNs - kLook; };
+  const auto soon = [&] { return ready_if(host.now >= Spin::kOfferEveryNs - kLook); };
   EXPECT_TRUE(spin.until(soon, kDefault, 1, host));
   EXPECT_EQ(host.offers, 0);
 }
@@ -57,7 +59,7 @@ TEST(SpinTest, WhoAnswersAndSleepsIsNoHindrance) {
   Host host;
   host.others_ns = 3'000;
   for (int i = 1; i <= 100; ++i) {
-    EXPECT_TRUE(spin.until([&] { return host.offers == i; }, kDefault, 1, host));
+    EXPECT_TRUE(spin.until([&] { return ready_if(host.offers == i); }, kDefault, 1, host));
   }
 }
 
@@ -108,7 +110,7 @@ TEST(SpinTest, WhatCameWhileOthersRanIsFound) {
   Spin spin;
   Host host;
   host.others_ns = kSlice;
-  EXPECT_TRUE(spin.until([&] { return host.offers == 1; }, kPolls, 1, host));
+  EXPECT_TRUE(spin.until([&] { return ready_if(host.offers == 1); }, kPolls, 1, host));
   EXPECT_EQ(polls_for(spin, kPolls, 0, host), 0);
 }
 
@@ -120,6 +122,17 @@ TEST(SpinTest, LearnsFromWhatItBrings) {
   for (unsigned i = 0; i < Spin::kMaxScore; ++i) polls_for(spin, kDefault, 1, host);
   EXPECT_EQ(polls_for(spin, kDefault, 1, host), 0);
   EXPECT_GT(polls_for(spin, kDefault, Spin::kProbeEvery, host), 0) << "now and then";
+}
+
+TEST(SpinTest, WhoIsInterruptedHasLearnedNothing) {
+  Spin spin;
+  Host host;
+  const std::int64_t before = polls_for(spin, kDefault, 1, host);
+  spin.until(kAtOnce, kDefault, 1, host);  // makes up for the one that brought nothing
+  for (unsigned i = 0; i < Spin::kMaxScore; ++i) {
+    EXPECT_FALSE(spin.until([] { return Spin::Look::kInterrupted; }, kDefault, 1, host));
+  }
+  EXPECT_EQ(polls_for(spin, kDefault, 1, host), before);
 }
 
 }  // namespace

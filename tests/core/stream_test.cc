@@ -49,6 +49,22 @@ TEST(Stream, AReceiveThatPollsEndsWithItsTimeOut) {
   EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
 }
 
+TEST(Stream, WhoPollsLearnsOfAnEndThatTheAgentHasTakenIn) {
+  StreamPair p;
+  make_b_poll(p);
+  const Stream::PollPlan plan = p.b->plan_poll(POLLIN, Stream::Arm::kNever);
+  EXPECT_EQ(plan.ready, 0);
+  EXPECT_EQ(p.b->look_at_channel(plan.arrivals, false, plan.shutdowns), Spin::Look::kNothing);
+  ASSERT_EQ(0, p.a->shutdown(SHUT_WR));
+  ASSERT_TRUE(p.pump_until([&] { return p.b->plan_poll(POLLIN, Stream::Arm::kNever).ready != 0; }));
+  EXPECT_EQ(p.b->look_at_channel(plan.arrivals, false, plan.shutdowns), Spin::Look::kReady);
+  const std::int64_t began = sys::now_ns();
+  const std::int64_t end = began + 2 * kLongSpin;
+  EXPECT_TRUE(p.b->spin_until_ready(POLLIN, end, plan.shutdowns));
+  EXPECT_TRUE(p.b->spin_until_ready(POLLIN, end));
+  EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+}
+
 TEST(Stream, TheAgentHearsOfEveryMoveThatAProgramsCallCompletes) {
   StreamPair p;
   // How many of the two ends got there in a call that told the agent.
