@@ -57,8 +57,8 @@ def _install(data):
         raise processes.ProcessError(f"mariadb-install-db failed:\n{done.stdout}")
 
 
-def free_port():
-    """A loopback TCP port that nothing listens on now."""
+def free_port(address="127.0.0.1"):
+    """A TCP port of this host's address that nothing listens on now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return probe.getsockname()[1]

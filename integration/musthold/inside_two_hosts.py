@@ -2,20 +2,24 @@
 
    node 1 (NODE=1): mariadbd 10.7.0.1 ═══ Ethernet ═══ 10.7.0.2 (NODE=2): sysbench
 
+   node 1: sshd, a bench's agent    ═══ Ethernet ═══ node 2: `ringroad bench net --inventory`
+
 They tell each other how far they are through files in $SHARE.
 """
 
+import json
 import os
 
 from lib import mariadb, rdma_counters, sysbench
 
-from . import support
+from . import sshd, support
+from .test_bench_net import bench, rows
 from .test_first_byte import FROM_THE_FIRST
 from .test_sysbench import SEED, check_report
 from .two_hosts import NODE, Meeting
 
 SERVES = NODE == "1"
-SERVER = os.environ.get("RINGROAD_RDMA_ADDRS", "").partition(" ")[0]
+SERVER, _, CLIENT = os.environ.get("RINGROAD_RDMA_ADDRS", "").partition(" ")
 PORT = 23306
 THREADS = 8
 SECONDS = 15
@@ -71,3 +75,37 @@ def load(host, preload, meeting):
         run.kill()
     meeting.say("report", {"queries": report["queries"]})
     return messages
+
+
+def test_the_bench_reaches_the_other_host_by_ssh_and_measures_between_the_two(tmp_path):
+    with Meeting("bench") as meeting:
+        (answer_by_ssh if SERVES else bench_by_ssh)(tmp_path, meeting)
+
+
+def answer_by_ssh(directory, meeting):
+    with sshd.Sshd(directory / "sshd", SERVER) as server:
+        meeting.say("ssh", {"port": server.port, "key": server.key.read_text()})
+        meeting.hear("measured")
+
+
+def bench_by_ssh(directory, meeting):
+    reached = meeting.hear("ssh")
+    key = directory / "user"
+    key.touch(0o600)
+    key.write_text(reached["key"])
+    inventory = directory / "hosts.toml"
+    inventory.write_text(
+        f'[server]\nssh = "root@{SERVER}"\naddress = "{SERVER}"\n'
+        f'ssh_options = {json.dumps(sshd.options(reached["port"], directory))}\n'
+        f'ringroad = "{support.BUILD / "bin" / "ringroad"}"\n\n[client]\naddress = "{CLIENT}"\n')
+    carriers = ("tcp", "rdma", "write")
+    done = bench(directory / "out", "--measures", "rate", "--carriers", ",".join(carriers),
+                 "--inventory", inventory)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = rows(directory / "out")
+    assert set(found) == {("rate", 1, name) for name in carriers}
+    for (_, _, name), row in found.items():
+        assert row["figures"]["per_s"]["median"] > 0, row
+        # Of either device, for the server's is another host's.
+        assert (row["figures"]["packets"]["median"] > 0) == (name != "tcp"), row
+    meeting.say("measured")

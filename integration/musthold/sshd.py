@@ -1,4 +1,4 @@
-"""An ssh server of a test's own on loopback: own port, keys and configuration."""
+"""An ssh server of a test's own: own port, keys and configuration."""
 
 import os
 import shutil
@@ -18,16 +18,22 @@ def obstacle():
     return "" if os.geteuid() == 0 else "sshd needs root, to become the user who comes"
 
 
-class Sshd:
-    """A context; `options` are ssh's words to reach it, after which comes root@127.0.0.1."""
+def options(port, directory):
+    """ssh's words to reach one, with the user's key in `directory`; after them comes root@ADDRESS."""
+    return ["-F", "none", "-p", str(port), "-i", str(directory / "user"),
+            "-o", f"UserKnownHostsFile={directory / 'known'}", "-o", "StrictHostKeyChecking=accept-new"]
 
-    def __init__(self, directory):
+
+class Sshd:
+    """A context; `options` are ssh's words to reach it, `key` is the user's."""
+
+    def __init__(self, directory, address="127.0.0.1"):
         self._directory = Path(directory)
-        self.port = template.free_port()
+        self._address = address
+        self.port = template.free_port(address)
         self._server = None
-        self.options = ["-F", "none", "-p", str(self.port), "-i", str(self._directory / "user"),
-                        "-o", f"UserKnownHostsFile={self._directory / 'known'}",
-                        "-o", "StrictHostKeyChecking=accept-new"]
+        self.options = options(self.port, self._directory)
+        self.key = self._directory / "user"
 
     def __enter__(self):
         self._directory.mkdir()
@@ -36,7 +42,7 @@ class Sshd:
                             self._directory / name], check=True)
         Path("/run/sshd").mkdir(exist_ok=True)  # it wants that
         config = self._directory / "config"
-        config.write_text(f"ListenAddress 127.0.0.1:{self.port}\nHostKey {self._directory}/host\n"
+        config.write_text(f"ListenAddress {self._address}:{self.port}\nHostKey {self._directory}/host\n"
                           f"AuthorizedKeysFile {self._directory}/user.pub\nPidFile none\n"
                           "StrictModes no\nUsePAM no\nPermitRootLogin yes\n"
                           "PasswordAuthentication no\n")
@@ -47,7 +53,7 @@ class Sshd:
 
     def _greets(self):
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 1) as probe:
+            with socket.create_connection((self._address, self.port), 1) as probe:
                 return probe.recv(4) == b"SSH-"
         except OSError:
             return False
