@@ -6,6 +6,7 @@
 
 #include "preload/cancellation.h"
 #include "preload/real.h"
+#include "preload/runtime.h"
 #include "rsocket-core/signals.h"
 
 namespace {
@@ -86,13 +87,24 @@ Handling handling(const struct sigaction& action) noexcept {
   return unseen ? Handling::kUnseen : Handling::kWrapped;
 }
 
-void note_unseen(int signo, bool unseen) noexcept {
-  const std::uint64_t bit = std::uint64_t{1} << (signo - 1);
-  if (unseen) {
-    signals::handlers_unseen.fetch_or(bit, std::memory_order_relaxed);
-  } else {
-    signals::handlers_unseen.fetch_and(~bit, std::memory_order_relaxed);
+std::uint64_t bit_of(int signo) noexcept { return std::uint64_t{1} << (signo - 1); }
+
+void note_unseen(int signo) noexcept {
+  signals::handlers_unseen.fetch_or(bit_of(signo), std::memory_order_relaxed);
+}
+
+// Whether it still is so. Looked at behind the change: another thread may change the same, and a
+// vfork child has handlers of its own and its parent's memory.
+void review_unseen(int signo) noexcept {
+  if ((signals::handlers_unseen.load(std::memory_order_relaxed) & bit_of(signo)) == 0) return;
+  if (!runtime::owns_memory()) return;
+  signals::handlers_unseen.fetch_and(~bit_of(signo), std::memory_order_relaxed);
+  const int saved = errno;
+  struct sigaction now {};
+  if (real().sigaction(signo, nullptr, &now) == 0 && handling(now) == Handling::kUnseen) {
+    note_unseen(signo);
   }
+  errno = saved;
 }
 
 // signal(3) and its like have installed a handler as it is.
@@ -101,8 +113,9 @@ void wrap_installed(int signo) noexcept {
   struct sigaction action {};
   if (can_wait(signo) && real().sigaction(signo, nullptr, &action) == 0) {
     const Handling wanted = handling(action);
-    note_unseen(signo, wanted == Handling::kUnseen);
+    if (wanted == Handling::kUnseen) note_unseen(signo);
     if (wanted == Handling::kWrapped) rr_sigaction(signo, &action, nullptr);
+    if (wanted == Handling::kNone) review_unseen(signo);
   }
   errno = saved;
 }
@@ -134,7 +147,7 @@ int rr_sigaction(int signo, const struct sigaction* action, struct sigaction* ol
   struct sigaction wrapped {};
   const struct sigaction* to_install = action;
   const Handling wanted = action != nullptr ? handling(*action) : Handling::kNone;
-  if (wanted == Handling::kUnseen) note_unseen(signo, true);
+  if (wanted == Handling::kUnseen) note_unseen(signo);
   if (wanted == Handling::kWrapped) {
     wrapped = *action;
     wrapped.sa_sigaction = run_or_put_off;
@@ -145,7 +158,7 @@ int rr_sigaction(int signo, const struct sigaction* action, struct sigaction* ol
     own.flags.store(action->sa_flags, std::memory_order_relaxed);
   }
   const int result = real().sigaction(signo, to_install, old);
-  if (result == 0 && action != nullptr && wanted != Handling::kUnseen) note_unseen(signo, false);
+  if (action != nullptr) review_unseen(signo);
   if (result != 0 && to_install == &wrapped) {
     own.handler.store(handler, std::memory_order_relaxed);
     own.flags.store(flags, std::memory_order_relaxed);

@@ -524,9 +524,9 @@ bool EpollSet::may_poll(const sigset_t* mask) noexcept {
 
 // Interrupted where another thread wants to look: who polls hardly lets go.
 Spin::Look EpollSet::look_for_moves() noexcept {
-  mutex_.lock();
+  const bool was_free = mutex_.lock_and_tell();
   const Spin::Look found = find_move();
-  const bool awaited = (mutex_.unlock_and_tell() & Mutex::kAwaited) != 0;
+  const bool awaited = (mutex_.unlock_and_tell() & Mutex::kAwaited) != 0 && was_free;
   return found == Spin::Look::kNothing && awaited ? Spin::Look::kInterrupted : found;
 }
 

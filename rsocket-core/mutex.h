@@ -51,6 +51,13 @@ class RR_CAPABILITY("mutex") Mutex {
     signals::begin();
     if (!take()) wait();
   }
+  // The same. True: nobody had it. Who has waited takes it as one that is awaited.
+  bool lock_and_tell() noexcept RR_ACQUIRE() {
+    signals::begin();
+    if (take()) return true;
+    wait();
+    return false;
+  }
   bool try_lock() noexcept RR_TRY_ACQUIRE(true) {
     signals::begin();
     if (take()) return true;

@@ -388,7 +388,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   enum class Option : std::uint8_t { kRecvTimeout = 1, kSendTimeout = 2, kTellsUnread = 4 };
   void learn(Option option) noexcept;
   std::int64_t io_deadline(bool sending) noexcept;
-  short channel_ready(short events) noexcept;
+  short channel_ready(short events) noexcept RR_REQUIRES(rx_mutex_);
   void count(bool sent, bool channel, std::size_t bytes) noexcept;
   // What a call of the program's has transferred in all.
   void count_size(bool sent, std::size_t bytes) noexcept {

@@ -95,7 +95,7 @@ int Stream::sleep_as_program(pollfd* fds, nfds_t count, std::int64_t deadline_ns
                             : cancellable_sleep(fds, count, timeout_until(deadline_ns, timeout));
 }
 
-// What the channel alone can say without a lock; enough to decide whether to look closer.
+// What the channel and its peer's end say; enough to decide whether to look closer.
 short Stream::channel_ready(short events) noexcept {
   Channel* channel = channel_.get();
   if (channel == nullptr) return events;
@@ -233,11 +233,11 @@ bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
   return spin_.until(
       [&]() noexcept {
         if (signals::came_since_begin()) return Look::kInterrupted;
-        rx_mutex_.lock();
+        const bool was_free = rx_mutex_.lock_and_tell();
         if (channel_ != nullptr) channel_->progress();
         if (!known_shutdowns) known_shutdowns = shutdowns();
         const bool moved = channel_ready(events) != 0 || shutdowns() != *known_shutdowns;
-        const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0;
+        const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0 && was_free;
         return moved ? Look::kReady : awaited ? Look::kInterrupted : Look::kNothing;
       },
       longest_ns, messages_received());
@@ -246,13 +246,13 @@ bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
 Spin::Look Stream::look_at_channel(std::uint64_t arrivals, bool room_awaited,
                                    std::uint64_t known_shutdowns) noexcept {
   using Look = Spin::Look;
-  rx_mutex_.lock();
+  const bool was_free = rx_mutex_.lock_and_tell();
   if (channel_ != nullptr) channel_->progress();
   const bool moved = channel_ == nullptr || state() != State::kOnChannel ||
                      channel_->rx_head() != arrivals || channel_->control_pending() ||
                      channel_->failed() || shutdowns() != known_shutdowns ||
                      (room_awaited && has_room(*channel_));
-  const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0;
+  const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0 && was_free;
   return moved ? Look::kReady : awaited ? Look::kInterrupted : Look::kNothing;
 }
 
