@@ -87,7 +87,7 @@ const std::vector<Bench> kBenches = {
           "default: both"},
          {"--tables", "N", "sysbench's tables; default: 2"},
          {"--table-size", "N", "rows in each of them; default: 10000"},
-         {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc; default: all of them"},
+         {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc,unix; default: all of them"},
      },
      "Each carrier has a throw-away MariaDB server of its own, in memory, on a copy of the\n"
      "same data; those that are not under load are stopped meanwhile. A measured window\n"
@@ -110,6 +110,20 @@ const std::vector<Bench> kBenches = {
      "Ringroad's connections are on their channel before what is measured begins; -polls and\n"
      "-sleeps are those of a policy with spin = \"100ms\" and \"0us\". Raw verbs need perftest\n"
      "on both hosts.\n"},
+    {"redis",
+     "Redis under redis-benchmark, by each carrier",
+     {
+         {"--commands", "LIST", "of get,set; default: both"},
+         {"--clients", "LIST", "numbers of connections; default: 1,16,64"},
+         {"--pipeline", "LIST",
+          "how many requests a client sends before it waits for answers;\n"
+          "default: 1,16"},
+         {"--value", "BYTES", "how long the values are; default: 64"},
+         {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc,unix; default: all of them"},
+     },
+     "Each carrier has a throw-away Redis server of its own that keeps nothing on a disk.\n"
+     "Ringroad's connections are promoted from their first message on; a row says how much of\n"
+     "what was sent went over the channel.\n"},
     {"model",
      "What a network card would make of the costs that the others measured on one host",
      {

@@ -1,4 +1,4 @@
-"""What `ringroad bench` executes: python3 .../bench oltp|net|model OPTIONS."""
+"""What `ringroad bench` executes: python3 .../bench oltp|net|redis|model OPTIONS."""
 
 import importlib
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).absolute().parent.parent))
 
-BENCHES = ("oltp", "net", "model")
+BENCHES = ("oltp", "net", "redis", "model")
 
 
 def main():

@@ -7,9 +7,10 @@
 
 from dataclasses import dataclass
 
-from bench import carriers, hosts, run, targets
+from bench import carriers, hosts, meters, run, targets
+from bench.meters import COSTS, P50, P99, RATE
 from bench.report import Metric
-from lib import rdma_counters, ringroad
+from lib import ringroad
 
 # Measures by name: (measure, way of waiting) of a block's key.
 MEASURES = {"pingpong-block": ("pingpong", "block"), "pingpong-epoll": ("pingpong", "epoll"),
@@ -35,17 +36,11 @@ RAW = {("pingpong", "write"): ["ib_write_lat"], ("pingpong", "send"): ["ib_send_
 RAW_FIRST, RAW_BOUNDS = 100, (500, 1_000_000)
 # A cell may take that much longer than it should before it is taken for one that hangs.
 PATIENCE_S = 30
-# Of Ringroad's bytes, and packets an operation that may cross RDMA devices beside what is measured.
-CHANNEL_SHARE, STRAY = 0.99, 0.01
+# Of Ringroad's bytes.
+CHANNEL_SHARE = 0.99
 LARGEST_PACKET = 4096
 
-P50 = Metric("p50_us", "p50 us", 2, False, True)
-P99 = Metric("p99_us", "p99 us", 2)
-RATE = Metric("per_s", "per second", 0, True, True)
 BYTES = Metric("mb_per_s", "MB/s", 1, True, True)
-COSTS = (Metric("client_cpu_us", "client CPU us/op", 2), Metric("server_cpu_us", "server CPU us/op", 2),
-         Metric("switches", "switches/op", 2), Metric("packets", "packets/op", 2),
-         Metric("others_percent", "others %", 0))
 METRICS = {"pingpong": (P50, P99, Metric("p999_us", "p99.9 us", 2), *COSTS),
            "stream": (BYTES, *COSTS), "rate": (RATE, *COSTS),
            "connections": (RATE, Metric("p50_us", "p50 us", 2), P99, *COSTS)}
@@ -163,8 +158,7 @@ class Net(run.Bench):
 
     def open(self, block, carrier):
         if self._idle_packets_per_s is None:
-            self._idle_packets_per_s = sum(
-                host.call("lib.rdma_counters:idle_packets_per_s") for host in self._hosts())
+            self._idle_packets_per_s = meters.idle_packets_per_s(self.place)
         server = self.place.server
         if isinstance(carrier, carriers.RawVerbs):
             return Raw(*(self._gid(end) for end in (server, self.place.client)))
@@ -172,7 +166,7 @@ class Net(run.Bench):
         address = f"unix:{server.host.work}/{port}" if carrier.name == "unix" else \
             f"[{server.address}]:{port}" if ":" in server.address else f"{server.address}:{port}"
         process = server.host.make(
-            "bench.net_ends:Server", self._load(server), address,
+            "bench.net_ends:Server", [self._load(server), "serve", address], "listening",
             self._environment(carrier, "server", port, block["measure"]),
             f"{server.host.work}/{carrier.name}-server.log", carrier.ours)
         opened = Opened(process, address, port)
@@ -197,10 +191,12 @@ class Net(run.Bench):
         first = client.perform(f"{words} {FIRST[measure]}")
         low, high = BOUNDS[measure]
         count = max(low, min(high, int(seconds * FIRST[measure] / first["seconds"])))
-        moved, busy = Moved(self._hosts()), Busy(self.place)
+        moved, busy = meters.Moved(self.place), meters.Busy(self.place)
         told = client.perform(f"{words} {count}",
                               PATIENCE_S + 30 * count * first["seconds"] / FIRST[measure])
-        others_percent = busy.others_percent(told)
+        others_percent = busy.others_percent(
+            {end: told[end]["cpu_us_per_operation"] * told["operations"] / 1e6
+             for end in ("client", "server")})
         figures = figures_of(measure, told, moved.packets()) | {"others_percent": others_percent}
         carried = client.carried() if carrier.via else None
         wrong = problems(carrier, key, figures, carried, self._idle_packets_per_s)
@@ -228,10 +224,6 @@ class Net(run.Bench):
                                 f"{end.ringroad}")
         return program
 
-    def _hosts(self):
-        ends = [self.place.client] if self.place.one_host else self.place.ends.values()
-        return [end.host for end in ends]
-
     # ---- perftest
 
     def _gid(self, end):
@@ -250,7 +242,7 @@ class Net(run.Bench):
         first = self._raw_first[at]
         low, high = RAW_BOUNDS
         count = max(low, min(high, int(self.options.seconds / first.seconds_each)))
-        moved = Moved(self._hosts())
+        moved = meters.Moved(self.place)
         told = self._perftest(opened, program, words, count)
         packets = moved.packets()
         figures = {"packets": packets / count, "operations": count, "switches": None,
@@ -370,40 +362,6 @@ class Client:
             self._remote.forget()
 
 
-class Moved:
-    """The RDMA devices' packets from now on."""
-
-    def __init__(self, machines):
-        self._machines = machines
-        self._before = self._read()
-
-    def packets(self):
-        return sum(rdma_counters.packets(rdma_counters.difference(after, before))
-                   for after, before in zip(self._read(), self._before))
-
-    def _read(self):
-        return [machine.call("lib.rdma_counters:read_when_quiet") for machine in self._machines]
-
-
-class Busy:
-    """How busy the client's host is from now on."""
-
-    def __init__(self, place):
-        self._host, self._one_host = place.client.host, place.one_host
-        self._before = self._read()
-
-    def _read(self):
-        return self._host.call("bench.net_ends:busy")
-
-    def others_percent(self, told):
-        """With other things than the load: other programs, and the kernel on its own account."""
-        now = self._read()
-        used = sum(told[end]["cpu_us_per_operation"] * told["operations"] / 1e6
-                   for end in (("client", "server") if self._one_host else ("client",)))
-        busy, whole = (now[name] - self._before[name] for name in ("busy_s", "processors_s"))
-        return max(0.0, 100 * (busy - used) / whole)
-
-
 def figures_of(measure, told, packets):
     """The figures of a cell, of what net_load has told."""
     operations = told["operations"]
@@ -438,17 +396,11 @@ def problems(carrier, key, figures, carried, idle_packets_per_s):
         if moved["channel"] < CHANNEL_SHARE * sum(moved.values()):
             found.append(f"of the bytes only {moved['channel']} crossed the channel, and "
                          f"{moved['tcp']} TCP")
-    packets, stray = figures["packets"], STRAY + \
-        2 * idle_packets_per_s * figures["seconds"] / figures["operations"]
-    if carrier.by_device and not stays:
-        wanted = {"pingpong": 2, "connections": 1}.get(key["measure"], key["size"] / LARGEST_PACKET)
-        if packets < wanted:
-            found.append(f"the RDMA devices counted {packets:.3f} packets an operation, "
-                         f"{wanted:.3f} are the least")
-    elif packets > stray and not carrier.by_device:
-        found.append(f"{packets:.3f} packets an operation crossed RDMA devices, which have no part "
-                     "in this")
-    return found
+    wanted = 0 if stays else {"pingpong": 2, "connections": 1}.get(key["measure"],
+                                                                   key["size"] / LARGEST_PACKET)
+    return found + meters.packet_problems(
+        carrier, figures["packets"], wanted,
+        idle_packets_per_s * figures["seconds"] / figures["operations"])
 
 
 BENCH = Net

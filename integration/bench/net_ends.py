@@ -35,16 +35,16 @@ def busy():
 
 
 class Server:
-    """`patient`: it is asked to end and waited for, else killed."""
+    """`command` are its words, and it listens once it has said `listens`. `patient`: it is asked to
+    end and waited for, else killed."""
 
-    def __init__(self, load, address, environment, log, patient):
-        self._patient = patient
-        self._child = processes.Child([load, "serve", address], log, environment)
+    def __init__(self, command, listens, environment, log, patient):
+        self._patient, self._listens = patient, listens
+        self._child = processes.Child(command, log, environment)
 
     def wait_until_it_listens(self):
-        processes.wait_until(
-            lambda: "listening" in self._child.log.read_text(errors="replace").splitlines(),
-            START_S, "the load's server to listen", self._child)
+        processes.wait_until(lambda: self._listens in self._child.log.read_text(errors="replace"),
+                             START_S, f"{self._child.name} to listen", self._child)
 
     def evidence(self):
         """What became of it: how it ended or where it hangs, and its last words."""

@@ -8,7 +8,7 @@
 import os
 from dataclasses import dataclass
 
-from bench import hosts, phase, run
+from bench import carriers, hosts, phase, run
 from bench.report import Metric
 from lib import ringroad
 
@@ -48,6 +48,7 @@ class Oltp(run.Bench):
                            "mariadb-install-db": "mariadb-server", "sysbench": "sysbench",
                            "ip": "iproute2"},
                 "client": {"sysbench": "sysbench", "ip": "iproute2"}}
+    carriers = (*carriers.NAMES, "unix")
     groups, rows, field = ("threading", "workload"), ("threads",), "threads"
     metrics = (TPS, Metric("p50_ms", "p50 ms", 3), P95, Metric("p99_ms", "p99 ms", 3),
                Metric("server_cpu_us_per_query", "server us/query", 1, False, True),
@@ -159,9 +160,10 @@ class Oltp(run.Bench):
             process.forget()
             raise run.CellError(f"{str(problem).partition('; ')[0].splitlines()[0]}; {evidence}") \
                 from None
-        load = client.host.make("bench.oltp_ends:client", server.address, port, options.tables,
-                                options.table_size, client.host.work, _command(client),
-                                not place.one_host)
+        socket = process.socket() if carrier.name == "unix" else ""
+        load = client.host.make("bench.oltp_ends:client", server.address, port, socket,
+                                options.tables, options.table_size, client.host.work,
+                                _command(client), not place.one_host)
         side = phase.Side(carrier.name, carrier.name, Patient(process), Patient(load), 0.0,
                           carrier.environment(place, "client", [port]))
         return Pair(process, load, side)

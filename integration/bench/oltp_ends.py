@@ -33,6 +33,10 @@ class Server(phase.ServerEnd):
     def start(self):
         self.server.start()
 
+    def socket(self):
+        """The path of its Unix socket."""
+        return str(self.server.socket)
+
     def pause(self):
         os.kill(self.server.pid, signal.SIGSTOP)
 
@@ -52,9 +56,9 @@ class Server(phase.ServerEnd):
         self.server.remove()
 
 
-def client(address, port, tables, table_size, work, command, own_devices):
-    """sysbench's end for a server at `address`."""
-    return phase.ClientEnd(sysbench.Load(address, port, tables, table_size), work,
+def client(address, port, socket, tables, table_size, work, command, own_devices):
+    """sysbench's end for a server at `address`, or at its Unix socket if that is not ""."""
+    return phase.ClientEnd(sysbench.Load(address, port, tables, table_size, socket), work,
                            ringroad.Ringroad(command=command) if command else None, own_devices)
 
 

@@ -32,6 +32,7 @@ OWN_BYTES = 1000
 STRAY_PACKETS_PER_QUERY = 0.01
 
 RINGROAD = ("rdma", "shm")
+WITHOUT_DEVICES = ("tcp", "unix")
 SERVER_COUNTERS = ("Questions", "Bytes_sent", "Bytes_received", "Innodb_deadlocks")
 
 
@@ -288,17 +289,17 @@ def problems(record, threads, idle_packets_per_s):
         return found + _channel_problems(record, threads)
     if record["server_known"] or record["client_known"] or any(record["whole"]["bytes"].values()):
         found.append("Ringroad was in a process of this phase, which must be without it")
-    if record["carrier"] == "tcp":
-        return found + _tcp_problems(record, idle_packets_per_s)
+    if record["carrier"] in WITHOUT_DEVICES:
+        return found + _stray_problems(record, idle_packets_per_s)
     return found + _device_problems(record)
 
 
-def _tcp_problems(record, idle_packets_per_s):
+def _stray_problems(record, idle_packets_per_s):
     found = []
     allowed = stray_packets_allowed(record, idle_packets_per_s)
     if record["rdma_packets"] > allowed:
-        found.append(f"{record['rdma_packets']} packets crossed the RDMA devices during a phase "
-                     f"over TCP (at most {allowed:.0f} are background)")
+        found.append(f"{record['rdma_packets']} packets crossed the RDMA devices, which have no "
+                     f"part in this phase (at most {allowed:.0f} are background)")
     return found
 
 

@@ -79,6 +79,11 @@ def test_packets_on_rdma_devices_during_tcp_are_a_problem_beyond_the_background(
     assert found(tcp, idle_packets_per_s=tcp["queries"] / tcp["elapsed_s"]) == ""
 
 
+def test_a_unix_socket_uses_no_rdma_device_either(tcp):
+    assert found(tcp | {"carrier": "unix"}) == ""
+    assert "packets crossed" in found(tcp | {"carrier": "unix", "rdma_packets": tcp["queries"]})
+
+
 @pytest.mark.parametrize("end", ["client", "server"])
 def test_a_stream_left_on_tcp_is_a_problem_with_its_reason(channel, end):
     channel[f"{end}_streams"][1].update(state="ON_TCP", carrier="tcp", reason="memlock")

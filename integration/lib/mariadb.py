@@ -59,7 +59,7 @@ class MariaDb:
         self._native_aio = native_aio
         self._options = options
         self._start_timeout_s = start_timeout_s
-        self._socket = self.directory / "socket"
+        self.socket = self.directory / "socket"
         self._server = None
         self._client = None
 
@@ -76,7 +76,7 @@ class MariaDb:
             shutil.copytree(self._prepared, self.data)
         command = [
             "mariadbd", "--no-defaults", *self.user_options(), f"--datadir={self.data}",
-            f"--socket={self._socket}", f"--pid-file={self.directory / 'pid'}",
+            f"--socket={self.socket}", f"--pid-file={self.directory / 'pid'}",
             f"--port={self.port}", f"--bind-address={self.address}", f"--log-error={self.log}",
             "--innodb-buffer-pool-size=128M", f"--innodb-log-file-size={REDO_LOG}",
             "--skip-name-resolve", "--disable-log-bin", *self._options]
@@ -86,7 +86,7 @@ class MariaDb:
         processes.wait_until(self._greets, self._start_timeout_s, f"server {self.name} to accept",
                              self._server, self.log)
         self._client = subprocess.Popen(
-            ["mariadb", "--no-defaults", f"--socket={self._socket}", "--user=root", "--batch",
+            ["mariadb", "--no-defaults", f"--socket={self.socket}", "--user=root", "--batch",
              "--skip-column-names", "--unbuffered", "--force"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
 
@@ -95,7 +95,7 @@ class MariaDb:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
             try:
-                probe.connect(str(self._socket))
+                probe.connect(str(self.socket))
                 return probe.recv(5)[4:] == b"\x0a"
             except OSError:
                 return False

@@ -44,12 +44,7 @@ class Side:
         """Waits for the end; ({column: figure}, seconds of processor time). ProcessError with the
         end of what it has printed."""
         child = self._child
-        if not child.ends_within(limit_s):
-            hangs = processes.doing(child.pid)
-            child.abandon()
-            raise processes.ProcessError(
-                f"{child.name} did not end within {limit_s:g} s; {hangs}{processes.tail(child.log)}")
-        status = child.collect()
+        status = child.finish(limit_s)
         text = child.log.read_text(errors="replace")
         figures = parse(text)
         if status != 0 or not figures:

@@ -61,6 +61,15 @@ class Child:
             os.close(self._pidfd)
         return self.status
 
+    def finish(self, limit_s):
+        """Waits for its end: the status. ProcessError, and it is killed, when it does not come."""
+        if not self.ends_within(limit_s):
+            hangs = doing(self.pid)
+            self.abandon()
+            raise ProcessError(f"{self.name} did not end within {limit_s:g} s; {hangs}"
+                               f"{tail(self.log)}")
+        return self.collect()
+
     def stop(self, timeout_s=20):
         """Asks the process to end and kills it when it has not within `timeout_s` seconds.
 

@@ -21,12 +21,14 @@ class ReportError(Exception):
 
 
 class Load:
-    """One server's address and tables, as every sysbench command names them."""
+    """One server's address and tables, as every sysbench command names them. With `socket`, a
+    path, the server is there instead."""
 
-    def __init__(self, host, port, tables, table_size):
+    def __init__(self, host, port, tables, table_size, socket=""):
         # Uniform keys: sysbench's default favours a few hot rows and measures their locks.
         self._options = [
-            "--db-driver=mysql", f"--mysql-host={host}", f"--mysql-port={port}",
+            "--db-driver=mysql", *([f"--mysql-socket={socket}", "--mysql-host=localhost"] if socket else
+                                   [f"--mysql-host={host}", f"--mysql-port={port}"]),
             f"--mysql-user={mariadb.USER}", f"--mysql-password={mariadb.PASSWORD}",
             f"--mysql-db={mariadb.DATABASE}", f"--tables={tables}", f"--table-size={table_size}",
             "--rand-type=uniform"]

@@ -16,11 +16,15 @@ from . import support
 LOAD = support.BUILD / "bin" / "ringroad-net-load"
 
 
-def bench(out, *words, environment=None):
+def bench_of(name, out, *words, environment=None):
     return subprocess.run(
-        [support.BUILD / "bin" / "ringroad", "bench", "net", "--out", out, "--rounds", "1", *words],
+        [support.BUILD / "bin" / "ringroad", "bench", name, "--out", out, "--rounds", "1", *words],
         capture_output=True, text=True, check=False, timeout=processes.patient(support.ANSWER_S),
         env={**os.environ, **(environment or {})})
+
+
+def bench(out, *words, environment=None):
+    return bench_of("net", out, *words, environment=environment)
 
 
 def rows(out):

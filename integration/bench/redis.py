@@ -1,0 +1,215 @@
+"""`ringroad bench redis`: Redis under redis-benchmark, by each carrier.
+
+        server's host                                      client's host
+   redis-server, one for each carrier  ◀── its carrier ──  redis-benchmark, a new one for each cell
+"""
+
+from dataclasses import dataclass
+
+from bench import hosts, meters, run
+from bench import carriers as every
+from bench.meters import COSTS, P50, P99, RATE
+from bench.report import Metric
+
+COMMANDS = ("get", "set")
+CLIENTS, PIPELINES, VALUE = [1, 16, 64], [1, 16], 64
+QUICK = {"commands": ["get"], "clients": [1, 16], "pipeline": [1]}
+# Requests of a first run, from which the length of the measured one follows, and bounds of that.
+FIRST, BOUNDS = 2000, (10_000, 20_000_000)
+# A run may take that much longer than it should before it is taken for one that hangs.
+PATIENCE_S = 30
+# redis-benchmark begins while its connections are being promoted.
+CHANNEL_SHARE = 0.9
+CHANNEL = Metric("channel_percent", "channel %", 2)
+
+
+class Redis(run.Bench):
+    name = "redis"
+    title = "Redis: TCP, Ringroad, its rivals and a Unix socket"
+    carriers = (*every.NAMES, "unix")
+    packages = {"server": {"redis-server": "redis-server", "ip": "iproute2"},
+                "client": {"redis-benchmark": "redis-tools", "ip": "iproute2"}}
+    groups, rows, field = ("command", "pipeline"), ("clients",), "clients"
+    metrics = (RATE, P50, P99, *COSTS, CHANNEL)
+    panels = (RATE, P50)
+    rounds, seconds = (5, 3), (2, 1)
+    introduction = (
+        "redis-benchmark asks a server that keeps nothing on a disk, with one event loop at either "
+        "end. A latency is that of a request, with a pipeline of all requests that were sent at "
+        "once. Processor time and context switches are of both processes, a library's threads "
+        "included; of redis-benchmark's those of a short run are taken off, which are its start's.",
+        "Ringroad's connections are promoted from their first message on, by a policy with "
+        "promote_after = { messages = 0 }; redis-benchmark does not wait for that.",
+        f"A row with figures has its proof: with Ringroad {CHANNEL_SHARE:.0%} of the server's bytes "
+        "at least were on the channel, as many as the values have; over RDMA and with the rivals the "
+        "devices counted a packet for each message at least, and with the others none.",
+        "\"others %\" is how busy the processors of the client's host were with neither end.")
+
+    def __init__(self, place, options, say):
+        super().__init__(place, options, say)
+        self._idle_packets_per_s = None
+
+    @staticmethod
+    def add_options(parser):
+        parser.add_argument("--commands", type=run.one_or_more(COMMANDS))
+        parser.add_argument("--clients", type=run.numbers)
+        parser.add_argument("--pipeline", type=run.numbers)
+        parser.add_argument("--value", type=run.positive, default=VALUE)
+
+    @staticmethod
+    def complete(options):
+        whole = {"commands": list(COMMANDS), "clients": CLIENTS, "pipeline": PIPELINES}
+        for name, values in (whole | (QUICK if options.quick else {})).items():
+            if getattr(options, name) is None:
+                setattr(options, name, values)
+
+    def settings(self):
+        options = self.options
+        return {"commands": options.commands, "clients": options.clients,
+                "pipeline": options.pipeline, "value": options.value,
+                "ringroad": self.place.server.host.call("bench.probe:ringroad_build",
+                                                        self.place.server.ringroad)}
+
+    def facts(self):
+        options = self.options
+        return {**self.place.facts("bench.redis_ends:facts"), "values": f"{options.value} bytes",
+                "each measurement": f"{options.seconds} s, {options.rounds} rounds"}
+
+    def cells(self):
+        return [{"command": command, "pipeline": pipeline, "clients": clients}
+                for command in self.options.commands for pipeline in self.options.pipeline
+                for clients in self.options.clients]
+
+    def heading(self, group):
+        command, pipeline = group
+        at_once = "one request at a time" if pipeline == 1 else f"{pipeline} requests at a time"
+        return f"{command.upper()}, {at_once} from each client"
+
+    def line(self, figures):
+        share = figures["channel_percent"]
+        return f"{figures['per_s']:9.0f}/s  p50 {figures['p50_us']:8.1f} us" + \
+            (f"  {share:.1f} % on the channel" if share is not None else "")
+
+    # ---- one carrier's server, and its cells
+
+    def open(self, block, carrier):
+        if self._idle_packets_per_s is None:
+            self._idle_packets_per_s = meters.idle_packets_per_s(self.place)
+        end = self.place.server
+        port = end.host.call("lib.template:free_port", end.address)
+        path = f"{end.host.work}/redis-{port}" if carrier.name == "unix" else ""
+        server = end.host.make(
+            "bench.redis_ends:Server", end.address, port, path, end.host.work,
+            self._environment(carrier, "server", port), f"{end.host.work}/{carrier.name}-redis.log",
+            end.ringroad if carrier.via else "", carrier.ours)
+        opened = Opened(server, port, ["-s", path] if path else ["-h", end.address, "-p", port])
+        try:
+            server.wait_until_it_listens()
+        except hosts.Silent:
+            raise
+        except hosts.HostError as problem:
+            opened.close()
+            raise run.CellError(str(problem)) from None
+        return opened
+
+    def _environment(self, carrier, role, port):
+        keys = {"promote_after": 0} if carrier.via else {}
+        return carrier.environment(self.place, role, [port], **keys)
+
+    def measure(self, opened, carrier, key, number):
+        try:
+            return self._measured(opened, carrier, key)
+        except hosts.Silent:
+            raise
+        except hosts.HostError as problem:
+            raise run.CellError(f"{problem}\n    the server: {opened.server.evidence()}") from None
+
+    def _measured(self, opened, carrier, key):
+        requests = FIRST * key["pipeline"]
+        if not opened.has_value:
+            self._run(opened, carrier, {"command": "set", "clients": 1, "pipeline": 1}, 1, PATIENCE_S)
+            opened.has_value = True
+        first = self._run(opened, carrier, key, requests, PATIENCE_S)
+        low, high = BOUNDS
+        count = requests + max(low, min(high, int(self.options.seconds * first["rps"])))
+        moved, busy = meters.Moved(self.place), meters.Busy(self.place)
+        before = opened.server.spent()
+        told = self._run(opened, carrier, key, count,
+                         PATIENCE_S + 30 * count / max(1.0, first["rps"]))
+        after = opened.server.spent()
+        server_s = after["cpu_s"] - before["cpu_s"]
+        figures = figures_of(count, told, first, requests, moved.packets()) | {
+            "server_cpu_us": 1e6 * server_s / count,
+            "switches": (told["switches"] + after["switches"] - before["switches"]) / count,
+            "others_percent": busy.others_percent({"client": told["cpu_s"], "server": server_s})}
+        carried = None
+        if carrier.via and None not in (after["bytes"], before["bytes"]):
+            carried = {name: after["bytes"][name] - before["bytes"][name] for name in after["bytes"]}
+        figures["channel_percent"] = \
+            100 * carried["channel"] / max(1, sum(carried.values())) if carried else None
+        wrong = problems(carrier, key, figures, carried, self.options.value, self._idle_packets_per_s)
+        if wrong:
+            raise run.CellError("; ".join(wrong))
+        return figures
+
+    def _run(self, opened, carrier, key, requests, limit_s):
+        end = self.place.client
+        load = end.host.make(
+            "bench.redis_ends:Load",
+            [*opened.where, "-t", key["command"], "-c", key["clients"], "-P", key["pipeline"],
+             "-d", self.options.value, "-n", requests],
+            self._environment(carrier, "client", opened.port),
+            f"{end.host.work}/{carrier.name}-load.log")
+        try:
+            return load.finish(limit_s, limit_s=2 * limit_s)
+        except hosts.Silent:
+            load = None
+            raise
+        finally:
+            if load is not None:
+                load.forget()
+
+
+def figures_of(count, told, first, first_count, packets):
+    """The figures of a cell: what redis-benchmark has told of so many requests, and of a first run."""
+    more_s = told["cpu_s"] - first["cpu_s"]
+    return {"operations": count, "seconds": count / told["rps"], "per_s": told["rps"],
+            "p50_us": 1000 * told["p50_latency_ms"], "p99_us": 1000 * told["p99_latency_ms"],
+            "client_cpu_us": 1e6 * more_s / (count - first_count) if more_s > 0 else None,
+            "packets": packets / count}
+
+
+def problems(carrier, key, figures, carried, value, idle_packets_per_s):
+    """What shows that the figures are not this carrier's: a list of sentences. `carried` is what
+    Ringroad told of the server's bytes, if it should."""
+    found = []
+    if carrier.via and carried is None:
+        return ["`ringroad ss` does not know the server"]
+    if carrier.via:
+        share = carried["channel"] / max(1, sum(carried.values()))
+        if share < CHANNEL_SHARE or carried["channel"] < CHANNEL_SHARE * value * figures["operations"]:
+            found.append(f"of the bytes only {carried['channel']} crossed the channel, and "
+                         f"{carried['tcp']} TCP")
+    return found + meters.packet_problems(
+        carrier, figures["packets"], 2 / key["pipeline"],
+        idle_packets_per_s * figures["seconds"] / figures["operations"])
+
+
+@dataclass
+class Opened:
+    """A carrier's server, and how redis-benchmark is told of it."""
+
+    server: hosts.Remote
+    port: int
+    where: list
+    has_value: bool = False  # the one that is asked for
+
+    def close(self):
+        self.server.forget()
+
+
+BENCH = Redis
+
+
+def main(words):
+    return run.main(BENCH, words)
