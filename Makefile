@@ -64,7 +64,7 @@ help:
 	@echo 'make deps       install the Debian packages that are missing (integration/deps/packages.txt)'
 	@echo 'make demo       TCP against Ringroad under MariaDB and sysbench; QUICK=1 for a short one'
 	@echo 'make bench      TCP, Ringroad, rsockets and SMC-R, row by row; goes on where it was'
-	@echo '                ended; three quarters of an hour, QUICK=1 for some minutes'
+	@echo '                ended; an hour, QUICK=1 for some minutes'
 	@echo 'make test       every test; ONLY="unit asan" for some stages,'
 	@echo '                integration/run_tests --list for their names'
 	@echo 'make install    into $(DESTDIR)$(PREFIX); DESTDIR= and PREFIX= change that'

@@ -121,7 +121,8 @@ const std::vector<Bench> kBenches = {
          {"--value", "BYTES", "how long the values are; default: 64"},
          {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc,unix; default: all of them"},
      },
-     "Each carrier has a throw-away Redis server of its own that keeps nothing on a disk.\n"
+     "Each carrier has a throw-away Redis server of its own, with a password of its own, that\n"
+     "keeps nothing on a disk.\n"
      "Ringroad's connections are promoted from their first message on; a row says how much of\n"
      "what was sent went over the channel.\n"},
     {"model",

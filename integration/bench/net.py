@@ -272,8 +272,8 @@ class Net(run.Bench):
                     sides[0].wait_until_it_listens()
             figures, client_s = sides[1].finish(limit_s, limit_s=2 * limit_s)
             _, server_s = sides[0].finish(limit_s, limit_s=2 * limit_s)
-        except hosts.Silent:
-            sides.clear()
+        except (hosts.Silent, KeyboardInterrupt, SystemExit):
+            sides.clear()  # see Client.__exit__
             raise
         except hosts.HostError as problem:
             raise run.CellError(str(problem)) from None
@@ -357,8 +357,8 @@ class Client:
         return self
 
     def __exit__(self, kind=None, *_):
-        # An agent that is silent is not asked again; what it has started goes with it.
-        if kind is None or not issubclass(kind, hosts.Silent):
+        # An agent that owes an answer is not asked again; what it has started goes with it.
+        if kind is None or issubclass(kind, Exception) and not issubclass(kind, hosts.Silent):
             self._remote.forget()
 
 

@@ -4,6 +4,7 @@
    redis-server, one for each carrier  ◀── its carrier ──  redis-benchmark, a new one for each cell
 """
 
+import secrets
 from dataclasses import dataclass
 
 from bench import hosts, meters, run
@@ -14,8 +15,9 @@ from bench.report import Metric
 COMMANDS = ("get", "set")
 CLIENTS, PIPELINES, VALUE = [1, 16, 64], [1, 16], 64
 QUICK = {"commands": ["get"], "clients": [1, 16], "pipeline": [1]}
-# Requests of a first run, from which the length of the measured one follows, and bounds of that.
-FIRST, BOUNDS = 2000, (10_000, 20_000_000)
+# Requests of a first run, of one of so many seconds where that was shorter, from which the length of the
+# measured one follows, and bounds of that.
+FIRST, SHORT_S, BOUNDS = 2000, 0.3, (10_000, 20_000_000)
 # A run may take that much longer than it should before it is taken for one that hangs.
 PATIENCE_S = 30
 # redis-benchmark begins while its connections are being promoted.
@@ -35,7 +37,7 @@ class Redis(run.Bench):
     rounds, seconds = (5, 3), (2, 1)
     introduction = (
         "redis-benchmark asks a server that keeps nothing on a disk, with one event loop at either "
-        "end. A latency is that of a request, with a pipeline of all requests that were sent at "
+        "end. A latency is that of a request, with a pipeline that of all requests that were sent at "
         "once. Processor time and context switches are of both processes, a library's threads "
         "included; of redis-benchmark's those of a short run are taken off, which are its start's.",
         "Ringroad's connections are promoted from their first message on, by a policy with "
@@ -65,7 +67,9 @@ class Redis(run.Bench):
 
     def settings(self):
         options = self.options
+        ends = self.place.ends.items()
         return {"commands": options.commands, "clients": options.clients,
+                "redis": {role: end.host.call("bench.redis_ends:version", role) for role, end in ends},
                 "pipeline": options.pipeline, "value": options.value,
                 "ringroad": self.place.server.host.call("bench.probe:ringroad_build",
                                                         self.place.server.ringroad)}
@@ -98,11 +102,14 @@ class Redis(run.Bench):
         end = self.place.server
         port = end.host.call("lib.template:free_port", end.address)
         path = f"{end.host.work}/redis-{port}" if carrier.name == "unix" else ""
+        password = secrets.token_hex(16)  # whoever else is on that network is not to use it
         server = end.host.make(
-            "bench.redis_ends:Server", end.address, port, path, end.host.work,
+            "bench.redis_ends:Server", end.address, port, path, password, end.host.work,
             self._environment(carrier, "server", port), f"{end.host.work}/{carrier.name}-redis.log",
             end.ringroad if carrier.via else "", carrier.ours)
-        opened = Opened(server, port, ["-s", path] if path else ["-h", end.address, "-p", port])
+        opened = Opened(server, [*(["-s", path] if path else ["-h", end.address, "-p", port]),
+                                 "-a", password],
+                        self._environment(carrier, "client", port))
         try:
             server.wait_until_it_listens()
         except hosts.Silent:
@@ -125,58 +132,62 @@ class Redis(run.Bench):
             raise run.CellError(f"{problem}\n    the server: {opened.server.evidence()}") from None
 
     def _measured(self, opened, carrier, key):
-        requests = FIRST * key["pipeline"]
         if not opened.has_value:
-            self._run(opened, carrier, {"command": "set", "clients": 1, "pipeline": 1}, 1, PATIENCE_S)
+            self._run(opened, {"command": "set", "clients": 1, "pipeline": 1}, 1)
             opened.has_value = True
-        first = self._run(opened, carrier, key, requests, PATIENCE_S)
+        requests = FIRST * key["pipeline"]
+        first = self._run(opened, key, requests)
+        if requests / first["rps"] < SHORT_S:  # that was mostly its start
+            requests = int(SHORT_S * first["rps"])
+            first = self._run(opened, key, requests)
         low, high = BOUNDS
         count = requests + max(low, min(high, int(self.options.seconds * first["rps"])))
+        opened.server.mark()
         moved, busy = meters.Moved(self.place), meters.Busy(self.place)
-        before = opened.server.spent()
-        told = self._run(opened, carrier, key, count,
-                         PATIENCE_S + 30 * count / max(1.0, first["rps"]))
-        after = opened.server.spent()
-        server_s = after["cpu_s"] - before["cpu_s"]
-        figures = figures_of(count, told, first, requests, moved.packets()) | {
-            "server_cpu_us": 1e6 * server_s / count,
-            "switches": (told["switches"] + after["switches"] - before["switches"]) / count,
-            "others_percent": busy.others_percent({"client": told["cpu_s"], "server": server_s})}
-        carried = None
-        if carrier.via and None not in (after["bytes"], before["bytes"]):
-            carried = {name: after["bytes"][name] - before["bytes"][name] for name in after["bytes"]}
-        figures["channel_percent"] = \
-            100 * carried["channel"] / max(1, sum(carried.values())) if carried else None
-        wrong = problems(carrier, key, figures, carried, self.options.value, self._idle_packets_per_s)
+        told = self._run(opened, key, count, 30 * count / first["rps"])
+        server = opened.server.spent()
+        others_percent = busy.others_percent({"client": told["cpu_s"], "server": server["cpu_s"]})
+        figures = figures_of((count, told), (requests, first), server, moved.packets()) | {
+            "others_percent": others_percent}
+        wrong = problems(carrier, key, figures, server["bytes"], self.options.value,
+                         self._idle_packets_per_s)
         if wrong:
             raise run.CellError("; ".join(wrong))
         return figures
 
-    def _run(self, opened, carrier, key, requests, limit_s):
-        end = self.place.client
+    def _run(self, opened, key, requests, more_s=0.0):
+        end, limit_s = self.place.client, PATIENCE_S + more_s
         load = end.host.make(
             "bench.redis_ends:Load",
             [*opened.where, "-t", key["command"], "-c", key["clients"], "-P", key["pipeline"],
              "-d", self.options.value, "-n", requests],
-            self._environment(carrier, "client", opened.port),
-            f"{end.host.work}/{carrier.name}-load.log")
+            opened.environment, f"{end.host.work}/redis-load.log")
+        # Where the agent has not answered it is not asked again; it lets go of all that it has itself.
         try:
-            return load.finish(limit_s, limit_s=2 * limit_s)
+            told = load.finish(limit_s, limit_s=2 * limit_s)
         except hosts.Silent:
-            load = None
             raise
-        finally:
-            if load is not None:
-                load.forget()
+        except hosts.HostError:
+            load.forget()
+            raise
+        load.forget()
+        return told
 
 
-def figures_of(count, told, first, first_count, packets):
-    """The figures of a cell: what redis-benchmark has told of so many requests, and of a first run."""
-    more_s = told["cpu_s"] - first["cpu_s"]
+def figures_of(run_, first, server, packets):
+    """The figures of a cell. `run_` and `first`, the short run before, are pairs of the number of
+    requests and what Load.finish told, `server` is what Server.spent did."""
+    (count, told), (less, start) = run_, first
+    more_s, more_switches = (told[name] - start[name] for name in ("cpu_s", "switches"))
+    carried = server["bytes"]
     return {"operations": count, "seconds": count / told["rps"], "per_s": told["rps"],
             "p50_us": 1000 * told["p50_latency_ms"], "p99_us": 1000 * told["p99_latency_ms"],
-            "client_cpu_us": 1e6 * more_s / (count - first_count) if more_s > 0 else None,
-            "packets": packets / count}
+            "client_cpu_us": 1e6 * more_s / (count - less) if more_s > 0 else None,
+            "server_cpu_us": 1e6 * server["cpu_s"] / count,
+            "switches": max(0, more_switches) / (count - less) + server["switches"] / count,
+            "packets": packets / count,
+            "channel_percent": 100 * carried["channel"] / max(1, sum(carried.values()))
+                               if carried else None}
 
 
 def problems(carrier, key, figures, carried, value, idle_packets_per_s):
@@ -200,8 +211,8 @@ class Opened:
     """A carrier's server, and how redis-benchmark is told of it."""
 
     server: hosts.Remote
-    port: int
     where: list
+    environment: dict  # of redis-benchmark
     has_value: bool = False  # the one that is asked for
 
     def close(self):

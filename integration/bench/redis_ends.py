@@ -13,31 +13,43 @@ LISTENS = "eady to accept connections"
 TITLES = '"test",'
 
 
+def version(role):
+    return subprocess.run([PROGRAMS[role], "--version"], capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
 def facts(role, address):
     """What the figures depend on at one end, as words; `address` is the other's."""
-    program = PROGRAMS[role]
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-    return {**probe.facts(role, address), program: version.stdout.strip()}
+    return {**probe.facts(role, address), PROGRAMS[role]: version(role)}
 
 
 class Server(net_ends.Server):
     """Listens on `address` and `port`, or on the Unix socket `path` if that is not ""."""
 
-    def __init__(self, address, port, path, work, environment, log, command, patient):
+    def __init__(self, address, port, path, password, work, environment, log, command, patient):
         where = ["--port", 0, "--unixsocket", path] if path else ["--port", port, "--bind", address]
         super().__init__(
-            [PROGRAMS["server"], *where, "--save", "", "--appendonly", "no", "--protected-mode", "no",
-             "--dir", work, "--daemonize", "no"], LISTENS, environment, log, patient)
+            [PROGRAMS["server"], *where, "--requirepass", password, "--save", "", "--appendonly", "no",
+             "--dir", work, "--daemonize", "no", "--crash-log-enabled", "no"],
+            LISTENS, environment, log, patient)
+        self._marked = None
         self._tool = ringroad.Ringroad(command=command) if command else None
 
+    def mark(self):
+        self._marked = procstat.read(self._child.pid), self._bytes()
+
     def spent(self):
-        """Until now: processor time, context switches, and what Ringroad says of its bytes, None
-        where it does not know the server."""
-        usage = procstat.read(self._child.pid)
+        """Since mark(): processor time, context switches, and the bytes that Ringroad has counted,
+        None where it does not know the server."""
+        usage, carried = self._marked
+        cpu_s, switches = procstat.read(self._child.pid).since(usage)
+        now = self._bytes()
+        return {"cpu_s": cpu_s, "switches": switches,
+                "bytes": ringroad.difference(now, carried) if now and carried else None}
+
+    def _bytes(self):
         snapshot = self._tool.snapshot() if self._tool else ringroad.Snapshot.empty()
-        known = snapshot.knows(self._child.pid)
-        return {"cpu_s": usage.cpu_s, "switches": sum(usage.switches.values()),
-                "bytes": snapshot.totals(self._child.pid) if known else None}
+        return snapshot.totals(self._child.pid) if snapshot.knows(self._child.pid) else None
 
 
 class Load:

@@ -8,13 +8,15 @@ SAID = """ringroad: a warning
 "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
 "GET","82372.32","0.305","0.088","0.295","0.399","0.511","1.519"
 """
-TOLD = redis_ends.parse(SAID) | {"cpu_s": 1.3}
+TOLD = redis_ends.parse(SAID) | {"cpu_s": 1.3, "switches": 900}
+FIRST = (200, {"cpu_s": 0.3, "switches": 100})
 KEY = {"command": "get", "pipeline": 16, "clients": 4}
 CARRIED = {"tcp": 3000, "channel": 120_000}
+SERVER = {"cpu_s": 0.5, "switches": 500, "bytes": CARRIED}
 
 
 def wrong(name, packets, carried=None, idle=0.0):
-    figures = redis.figures_of(1000, TOLD, {"cpu_s": 0.3}, 200, packets)
+    figures = redis.figures_of((1000, TOLD), FIRST, SERVER | {"bytes": carried}, packets)
     return "; ".join(redis.problems(carriers.of(name), KEY, figures, carried, 64, idle))
 
 
@@ -25,9 +27,10 @@ def test_its_row_is_found_among_what_it_prints():
 
 
 def test_the_figures_are_microseconds_and_without_the_start():
-    assert redis.figures_of(1000, TOLD, {"cpu_s": 0.3}, 200, 2000) == {
+    assert redis.figures_of((1000, TOLD), FIRST, SERVER, 2000) == {
         "operations": 1000, "seconds": 1000 / 82372.32, "per_s": 82372.32, "p50_us": 295.0,
-        "p99_us": 511.0, "client_cpu_us": pytest.approx(1250.0), "packets": 2.0}
+        "p99_us": 511.0, "client_cpu_us": pytest.approx(1250.0), "server_cpu_us": 500.0,
+        "switches": 1.5, "packets": 2.0, "channel_percent": pytest.approx(97.56, abs=0.01)}
 
 
 def test_what_is_where_it_should_be_is_believed():

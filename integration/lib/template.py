@@ -59,6 +59,6 @@ def _install(data):
 
 def free_port(address="127.0.0.1"):
     """A TCP port of this host's address that nothing listens on now."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return probe.getsockname()[1]

@@ -1,9 +1,10 @@
-"""`ringroad bench net` over RDMA, run inside the virtual machine by test_softroce.py: every carrier
-that there is at work there, and raw verbs beside them."""
+"""`ringroad bench net` and `bench redis` over RDMA, run inside the virtual machine by test_softroce.py:
+every carrier that there is at work there, and raw verbs beside them."""
 
+import json
 import os
 
-from .test_bench_net import bench, rows
+from .test_bench_net import bench, bench_of, rows
 
 CARRIERS = ("tcp", "rdma", "rsockets", "write")
 
@@ -36,3 +37,17 @@ def test_a_device_that_is_not_there_is_said(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     row = rows(tmp_path / "out")["rate", 1, "write"]
     assert row["figures"] == {} and "there is no device mlx5_7" in row["failed"][0]
+
+
+def test_redis_is_measured_over_rdma(tmp_path):
+    done = bench_of("redis", tmp_path / "out", "--commands", "get", "--clients", "1,8", "--pipeline",
+                    "1", "--seconds", "3", "--carriers", "tcp,rdma,rsockets")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [table] = json.loads((tmp_path / "out" / "report.json").read_text())["tables"]
+    found = {(row["key"]["clients"], row["carrier"]): row for row in table["rows"]}
+    for clients in (1, 8):
+        assert found[clients, "tcp"]["figures"]["packets"]["median"] < 1
+        # A request and its answer, each sent and received.
+        assert found[clients, "rdma"]["figures"]["packets"]["median"] >= 4 * 0.9
+        assert found[clients, "rdma"]["figures"]["channel_percent"]["median"] >= 90
+        assert found[clients, "rsockets"]["failed"] and not found[clients, "rsockets"]["figures"]
