@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lib import mariadb, processes, ringroad, template
+from lib.template import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 # Elsewhere than in build/ only while a change is tried out.
@@ -96,12 +96,6 @@ class Host:
         return mariadb.MariaDb(name, prepared, self.directory, address, free_port(address),
                                preload, native_aio, (*FOR_HUNDREDS, *options),
                                processes.patient(mariadb.START_TIMEOUT_S))
-
-
-def free_port(address="127.0.0.1"):
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
 
 
 def descriptors(pid):
