@@ -19,7 +19,7 @@ LOAD = support.BUILD / "bin" / "ringroad-net-load"
 def bench_of(name, out, *words, environment=None):
     return subprocess.run(
         [support.BUILD / "bin" / "ringroad", "bench", name, "--out", out, "--rounds", "1", *words],
-        capture_output=True, text=True, check=False, timeout=processes.patient(support.ANSWER_S),
+        capture_output=True, text=True, check=False, timeout=processes.patient(2 * support.ANSWER_S),
         env={**os.environ, **(environment or {})})
 
 
