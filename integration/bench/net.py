@@ -170,13 +170,7 @@ class Net(run.Bench):
             self._environment(carrier, "server", port, block["measure"]),
             f"{server.host.work}/{carrier.name}-server.log", carrier.ours)
         opened = Opened(process, address, port)
-        try:
-            process.wait_until_it_listens()
-        except hosts.Silent:
-            raise
-        except hosts.HostError as problem:
-            opened.close()
-            raise run.CellError(str(problem)) from None
+        run.until_it_listens(opened)
         return opened
 
     def measure(self, opened, carrier, key, number):

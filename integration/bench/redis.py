@@ -15,8 +15,8 @@ from bench.report import Metric
 COMMANDS = ("get", "set")
 CLIENTS, PIPELINES, VALUE = [1, 16, 64], [1, 16], 64
 QUICK = {"commands": ["get"], "clients": [1, 16], "pipeline": [1]}
-# Requests of a first run, of one of so many seconds where that was shorter, from which the length of the
-# measured one follows, and bounds of that.
+# From the rate of a first run of so many requests (and of a second of SHORT_S, where the first was shorter)
+# follows how many the measured run has, within bounds.
 FIRST, SHORT_S, BOUNDS = 2000, 0.3, (10_000, 20_000_000)
 # A run may take that much longer than it should before it is taken for one that hangs.
 PATIENCE_S = 30
@@ -110,13 +110,7 @@ class Redis(run.Bench):
         opened = Opened(server, [*(["-s", path] if path else ["-h", end.address, "-p", port]),
                                  "-a", password],
                         self._environment(carrier, "client", port))
-        try:
-            server.wait_until_it_listens()
-        except hosts.Silent:
-            raise
-        except hosts.HostError as problem:
-            opened.close()
-            raise run.CellError(str(problem)) from None
+        run.until_it_listens(opened)
         return opened
 
     def _environment(self, carrier, role, port):

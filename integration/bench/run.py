@@ -26,6 +26,17 @@ class CellError(Exception):
     """What was measured is not what it should be, or nothing was; the message is the evidence."""
 
 
+def until_it_listens(opened):
+    """Waits for a server that was just started; CellError, and it is closed, when it does not come."""
+    try:
+        opened.server.wait_until_it_listens()
+    except hosts.Silent:
+        raise
+    except hosts.HostError as problem:
+        opened.close()
+        raise CellError(str(problem)) from None
+
+
 class Bench:
     """What a bench has to say of itself. `options` are the parsed arguments."""
 
