@@ -38,11 +38,14 @@ void Agent::publish_mode() noexcept {
 void Agent::watch_operator() noexcept {
   if (segment_ != nullptr) {
     control_ = new (std::nothrow) control::Socket;
-    if (control_ == nullptr || !control_->open(segment_->path()) ||
-        !watch(control_->fd(), kControlCookie)) {
+    bool made = false;
+    // The process may be ending already.
+    const bool wanted = segment_->make_beside([&]() noexcept {
+      made = control_ != nullptr && control_->open(segment_->path());
+      if (made) std::strcpy(segment_->header().control_suffix, control_->suffix());
+    });
+    if (wanted && !(made && watch(control_->fd(), kControlCookie))) {
       note("ringroad set cannot reach this process: its socket cannot be made");
-    } else {
-      std::strcpy(segment_->header().control_suffix, control_->suffix());
     }
     publish_mode();
   }

@@ -266,6 +266,12 @@ std::uint8_t Segment::rule_index(const char* name) noexcept {
 
 void Segment::remove_file() noexcept {
   const int saved = errno;
+  {
+    const signals::Later not_now;
+    lock();
+    removed_ = true;
+    unlock();
+  }
   sys::call(SYS_unlinkat, AT_FDCWD, path_, 0);
   char socket[sizeof path_ + control::kSuffixBytes];
   std::snprintf(socket, sizeof socket, "%s%.*s", path_, static_cast<int>(sizeof header_->control_suffix),

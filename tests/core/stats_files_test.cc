@@ -12,6 +12,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "rsocket-core/control.h"
 #include "rsocket-core/stats.h"
@@ -51,6 +52,24 @@ class StatsFiles : public ::testing::Test {
 
   std::string directory_;
 };
+
+TEST_F(StatsFiles, NothingIsMadeBesideOneThatIsRemovedMeanwhile) {
+  for (int round = 0; round < 300; ++round) {
+    const std::unique_ptr<Segment> own(Segment::create(directory_.c_str(), "own"));
+    ASSERT_NE(own, nullptr);
+    control::Socket socket;
+    bool stood = false;
+    std::thread agent([&] {
+      stood = own->make_beside([&] { EXPECT_TRUE(socket.open(own->path())); });
+    });
+    own->remove_file();
+    agent.join();
+    EXPECT_EQ(stood, socket.fd() >= 0);
+    ASSERT_EQ(names(), std::set<std::string>()) << "round " << round;
+    if (stood) ::close(socket.fd());
+    EXPECT_FALSE(own->make_beside([] { ADD_FAILURE() << "it is removed"; }));
+  }
+}
 
 TEST_F(StatsFiles, OfTheDeadAreRemovedWithWhatStandsBesideThem) {
   const std::unique_ptr<Segment> own(Segment::create(directory_.c_str(), "own"));
