@@ -22,6 +22,12 @@ namespace {
 //   0x30 .. 0x7f  the hostile end's TCP bytes
 //   0x80 .. 0xff  what stands in its ring: 0x80 | number of the promotion << 4
 constexpr unsigned kPromotions = 8;
+// What the honest end's frames start with.
+constexpr Nonce kTheirs = [] {
+  Nonce nonce{};
+  for (std::uint8_t& byte : nonce) byte = 0x55;
+  return nonce;
+}();
 
 class QuietHost final : public StreamHost {
  public:
@@ -120,6 +126,13 @@ struct Bystander {
            b->recv(&piece, 1, 0) == sizeof text &&
            std::memcmp(text, got, sizeof got) == 0;
   }
+};
+
+// A place in the hostile end's TCP bytes, behind so many passages that were given back to it.
+struct Place {
+  std::size_t at = 0;
+  std::size_t given_back = 0;
+  bool operator==(const Place&) const = default;
 };
 
 class Trial {
@@ -230,7 +243,8 @@ class Trial {
         break;
       case 16:
         if (reader.byte() % 4 == 0) {
-          close(std::exchange(peer_, -1));
+          drain();
+          if (peer_ >= 0) close(std::exchange(peer_, -1));
         } else if (peer_ >= 0) {
           ::shutdown(peer_, SHUT_WR);
         }
@@ -261,11 +275,9 @@ class Trial {
     ShmWake wakes[2];
     Reason why = Reason::kNone;
     if (!ShmWake::make_pair(ShmWakeKind::kEvents, wakes[0], wakes[1], why)) std::abort();
-    Nonce theirs;
-    theirs.fill(0x55);
     channel_up_ = true;
     stream_->channel_up(
-        std::make_unique<ShmChannel>(hostile_.memory, side_, std::move(wakes[0])), theirs);
+        std::make_unique<ShmChannel>(hostile_.memory, side_, std::move(wakes[0])), kTheirs);
   }
 
   void control(ControlType type, std::uint64_t value) {
@@ -284,7 +296,28 @@ class Trial {
 
   void drain() {
     std::uint8_t bytes[4096];
-    if (peer_ >= 0 && ::recv(peer_, bytes, sizeof bytes, MSG_DONTWAIT) < 0) return;
+    if (peer_ < 0) return;
+    const ssize_t n = ::recv(peer_, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n > 0) heard_.insert(heard_.end(), bytes, bytes + n);
+  }
+
+  // How many bytes each RESUME of the stream gives back, whether the hostile end has read it or not.
+  std::vector<std::size_t> given_back() const {
+    static std::vector<std::uint8_t> waiting(1U << 20);
+    const ssize_t n =
+        peer_ < 0 ? 0 : ::recv(peer_, waiting.data(), waiting.size(), MSG_PEEK | MSG_DONTWAIT);
+    std::vector<std::uint8_t> all = heard_;
+    if (n > 0) all.insert(all.end(), waiting.begin(), waiting.begin() + n);
+    std::vector<std::size_t> counts;
+    for (auto at = all.begin();;) {
+      at = std::search(at, all.end(), kTheirs.begin(), kTheirs.end());
+      const auto left = static_cast<std::size_t>(all.end() - at);
+      if (left < kTokenBytes) return counts;
+      ResumeFrame resume;
+      const bool is_resume = match_frame(kTheirs, &*at, left, resume) == FrameMatch::kResume;
+      if (is_resume && resume.given_back > 0) counts.push_back(resume.given_back);
+      at += is_resume ? kResumeBytes : kTokenBytes;
+    }
   }
 
   void send(std::size_t n) {
@@ -299,26 +332,36 @@ class Trial {
     std::uint8_t bytes[256];
     iovec piece{bytes, n};
     const ssize_t got = stream_->recv(&piece, 1, 0);
-    for (ssize_t i = 0; i < got; ++i) delivered(bytes[i]);
+    const std::vector<std::size_t> given = got > 0 ? given_back() : std::vector<std::size_t>();
+    for (ssize_t i = 0; i < got; ++i) delivered(bytes[i], given);
   }
 
-  // Each byte that the program gets is the next one on TCP, frames apart, or, behind the token of
-  // its promotion, one of the ring.
-  void delivered(std::uint8_t byte) {
+  // Each byte that the program gets is the next one on TCP, frames apart and what was given back to
+  // the hostile end, or, behind the token of its promotion, one of the ring.
+  void delivered(std::uint8_t byte, const std::vector<std::size_t>& given) {
     if ((byte & 0x80) != 0) {
       if (!token_[byte >> 4 & 7]) complaint_ = "ring bytes are delivered, and no token was written";
       return;
     }
     // It may be known only later which of two equal bytes it was.
-    std::vector<std::size_t> next;
-    for (std::size_t i = 0; i < places_.size(); ++i) {
-      const std::size_t at = places_[i];
-      if (const std::size_t frame = frame_at(at); frame > 0) {
-        if (std::find(places_.begin(), places_.end(), at + frame) == places_.end()) {
-          places_.push_back(at + frame);
-        }
+    std::vector<Place> next;
+    const auto also = [this](Place place) {
+      if (place.at > written_.size()) return;
+      if (std::find(places_.begin(), places_.end(), place) == places_.end()) {
+        places_.push_back(place);
       }
-      if (at < written_.size() && written_[at] == byte) next.push_back(at + 1);
+    };
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      const Place place = places_[i];
+      if (const std::size_t frame = frame_at(place.at); frame > 0) {
+        also({place.at + frame, place.given_back});
+      }
+      if (place.given_back < given.size()) {
+        also({place.at + given[place.given_back], place.given_back + 1});
+      }
+      if (place.at < written_.size() && written_[place.at] == byte) {
+        next.push_back({place.at + 1, place.given_back});
+      }
     }
     places_ = std::move(next);
     if (places_.empty()) complaint_ = "a byte is delivered that is not the next one on TCP";
@@ -335,7 +378,7 @@ class Trial {
       case FrameMatch::kToken:
         return kTokenBytes;
       case FrameMatch::kResume:
-        return kResumeBytes;
+        return kResumeBytes + resume.given_back;  // the stream's own, to be written again
       default:
         return 0;
     }
@@ -354,7 +397,8 @@ class Trial {
   bool closed_ = false;
   bool token_[kPromotions] = {};
   std::vector<std::uint8_t> written_;      // the hostile end's TCP bytes
-  std::vector<std::size_t> places_ = {0};  // where in them the program may be
+  std::vector<Place> places_ = {Place()};  // where in them the program may be
+  std::vector<std::uint8_t> heard_;        // what the hostile end has read
   std::string complaint_;
 };
 
