@@ -128,7 +128,10 @@ void Stream::scan_frames() noexcept {
         if (!token_seen_ && tcp_peer_ended(fd()) && unread_in_kernel(fd()) == seen) frame_other();
         return;
       case FrameMatch::kToken:
-        if (token_seen_ || resume_seen_) return break_connection(ECONNRESET, Reason::kBadRequest);
+        // It comes once, behind our promise not to read past it.
+        if (token_seen_ || resume_seen_ || !answered_) {
+          return break_connection(ECONNRESET, Reason::kBadRequest);
+        }
         verified_ += kTokenBytes;
         frame_token();
         break;

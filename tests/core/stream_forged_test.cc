@@ -65,6 +65,19 @@ TEST(ForgedStream, TheRingIsNeverReadBeforeTheTokenIsSeen) {
   EXPECT_EQ(State::kSwitching, p.b->state());
 }
 
+TEST(ForgedStream, ATokenThatWasNotAskedForBreaksTheConnection) {
+  Forged p(StreamRole::kAccept);
+  EXPECT_EQ(6, send_text(*p.a, "unread"));
+  ASSERT_TRUE(readable(p.b_fd, 1000));
+  p.say(ControlType::kSwitch, 6);
+  p.b->service();  // waits for the program to read
+  std::uint8_t token[kTokenBytes];
+  encode_token(p.b->nonce(), token);
+  ASSERT_EQ(static_cast<ssize_t>(sizeof token), ::send(p.a_fd, token, sizeof token, MSG_NOSIGNAL));
+  ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kReset; }));
+  EXPECT_EQ(Reason::kBadRequest, p.b->reason());
+}
+
 TEST(ForgedStream, TheConnectorsTokenComesFirst) {
   Forged p(StreamRole::kConnect);
   ASSERT_TRUE(p.hears(ControlType::kSwitch));
