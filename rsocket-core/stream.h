@@ -100,8 +100,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   static constexpr std::uint64_t kMaxPeekBytes = 256 * 1024;
   static constexpr std::int64_t kSwitchTimeoutNs = 1'000'000'000;
   static constexpr std::int64_t kAnswerTimeoutNs = 500'000'000;  // for a connector's SWITCH
-  // Of a program that does not wait: until the switch is given up, and if that cannot be.
+  // Of a program that does not wait: until the switch is given up, twice as long each time, as often
+  // as this, and if that cannot be. Threads may have to wait for a processor for longer than that.
   static constexpr std::int64_t kSwitchPatienceNs = 10'000'000;
+  static constexpr unsigned kMostHurries = 5;
   static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
   static constexpr std::int64_t kReadTimeoutNs = 200'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
@@ -213,8 +215,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Whether nothing can be sent because the stream changes its carrier.
   bool tx_is_held() noexcept;
   // For calls that do not wait: while the stream changes its carrier there is no room, and that is no
-  // business of the program's. Sleeps until the change is over, and gives it up after kSwitchPatienceNs,
-  // or, where it cannot any more, leaves it at that after kTokenPatienceNs. False if there was no change
+  // business of the program's. Sleeps until the change is over, and gives it up after kSwitchPatienceNs
+  // or more, or, where it cannot any more, leaves it at that after another kTokenPatienceNs. False if there was no change
   // under way, or there is one still. A return to TCP gets that time once, not once a call.
   bool outlast_switch() noexcept;
   // Whether a send that does not wait would outlast the change that is under way.
@@ -425,7 +427,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void plan_after_give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void plan_after_return() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void leave_to_agent() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  bool ask_later(bool counts) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void ask_after_uses(std::uint64_t uses) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool ask_later() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_at(std::int64_t time_ns) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_after_fork() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_after_pause() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -535,6 +538,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   unsigned fork_pauses_ = 0;
   unsigned pauses_ = 0;
   unsigned room_pauses_ = 0;
+  std::atomic<unsigned> hurries_{0};  // switches given up for programs that do not wait, in a row
   std::atomic<bool> agent_on_channel_{false};
   std::atomic<bool> touched_{false};
   std::atomic<bool> sent_last_{false};  // on TCP: nothing was received since

@@ -16,6 +16,7 @@ constexpr std::int64_t kFirstPauseNs = 1'000'000'000;
 constexpr unsigned kPauseDoublings = 6;
 constexpr std::int64_t kFirstRoomPauseNs = 10'000'000;
 constexpr unsigned kRoomPauseDoublings = 7;
+constexpr std::uint64_t kUsesBetweenHurries = 16;
 constexpr std::int64_t kWellAfterNs = 60'000'000'000;
 
 // Whether another attempt, later, may fare better.
@@ -70,7 +71,7 @@ void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
   } else if (returned_ && cause != Reason::kExec && passing_for_returned(cause)) {
     ask_after_pause();
   } else if (passing(reason) || passing(peer_reason)) {
-    if (!ask_later(true)) ask_after_pause();
+    if (!ask_later()) ask_after_pause();
   } else if (cause == Reason::kMemlock || cause == Reason::kNoRdmaDevice ||
              (cause == Reason::kPeerHasNoRingroad && retries_ > 0)) {
     // In the last case somebody was there, and another may be about to take the place.
@@ -81,9 +82,17 @@ void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
 }
 
 void Stream::plan_after_give_up(Reason reason) noexcept {
+  const Reason peer_reason = reason_from_wire(slot_->peer_reason.load(std::memory_order_relaxed));
+  // A program that could not wait says nothing about the peer, but how long a switch takes here.
+  const bool hurried = (reason == Reason::kPeerGaveUp ? peer_reason : reason) == Reason::kBusy;
+  const unsigned hurries = hurries_.load(std::memory_order_relaxed);
+  if (hurried) hurries_.store(std::min(hurries + 1, kMostHurries), std::memory_order_relaxed);
   if (role_ != StreamRole::kConnect || pinned_ || kept() != Reason::kNone) return;
-  // A program that could not wait says nothing about the peer.
-  if (!ask_later(reason != Reason::kBusy)) ask_after_pause();
+  if (hurried && hurries < kMostHurries) {
+    ask_after_uses(kUsesBetweenHurries);
+  } else if (hurried || !ask_later()) {
+    ask_after_pause();
+  }
 }
 
 void Stream::plan_after_return() noexcept {
@@ -115,15 +124,20 @@ void Stream::leave_to_agent() noexcept {
   promotion_asked_.store(true, std::memory_order_relaxed);
 }
 
-// Once the stream has been used for a while. False: there were enough attempts that counted.
-bool Stream::ask_later(bool counts) noexcept {
+// Once the stream has been used for a while. False: there were enough attempts.
+bool Stream::ask_later() noexcept {
   if (retries_ >= kMaxRetries) return false;
-  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + (64U << retries_),
-                       std::memory_order_relaxed);
-  retry_at_ns_.store(0, std::memory_order_relaxed);
-  if (counts) ++retries_;
-  promotion_asked_.store(false, std::memory_order_relaxed);
+  // Of a switch that was given up the peer may not know yet.
+  const bool soon = hurries_.load(std::memory_order_relaxed) > 0;
+  ask_after_uses(soon ? kUsesBetweenHurries : 64U << retries_);
+  ++retries_;
   return true;
+}
+
+void Stream::ask_after_uses(std::uint64_t uses) noexcept {
+  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) + uses, std::memory_order_relaxed);
+  retry_at_ns_.store(0, std::memory_order_relaxed);
+  promotion_asked_.store(false, std::memory_order_relaxed);
 }
 
 // With the first use from then on.
@@ -135,11 +149,9 @@ void Stream::ask_at(std::int64_t time_ns) noexcept {
 
 // As a new connection is. It is worth a channel when it is used, as it was before.
 void Stream::ask_when_used() noexcept {
-  ask_at(0);
-  if (config_.promote_messages == std::numeric_limits<std::uint64_t>::max()) return;
-  retry_at_uses_.store(uses_.load(std::memory_order_relaxed) +
-                           std::max<std::uint64_t>(config_.promote_messages, 1),
-                       std::memory_order_relaxed);
+  const std::uint64_t threshold = config_.promote_messages;
+  const bool by_bytes_only = threshold == std::numeric_limits<std::uint64_t>::max();
+  ask_after_uses(by_bytes_only ? 1 : std::max<std::uint64_t>(threshold, 1));
 }
 
 // As often as it takes: another stream's channel is free as soon as that one is not busy.
@@ -191,6 +203,7 @@ bool Stream::let_off_tcp(bool at_once) noexcept {
     if (pinned_ || app_closed_) return false;
     peer_keeps_ = false;
     retries_ = fork_pauses_ = pauses_ = room_pauses_ = 0;
+    hurries_.store(0, std::memory_order_relaxed);
     if (state() == State::kOnTcp) reason_ = Reason::kPending;
     // What is on its way to a channel has been asked for.
     if (role_ == StreamRole::kConnect &&

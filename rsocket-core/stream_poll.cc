@@ -310,16 +310,16 @@ bool Stream::room_is_near() const noexcept {
 bool Stream::outlast_switch() noexcept {
   if (!tx_is_held()) return false;
   const int saved = errno;
-  const std::int64_t began = state() == State::kResuming
-                                 ? left_at_ns_.load(std::memory_order_relaxed)
-                                 : sys::now_ns();
-  sleep_while_held(began + kSwitchPatienceNs);
-  {
+  std::int64_t nothing_to_give_up_since = left_at_ns_.load(std::memory_order_relaxed);
+  if (state() != State::kResuming) {
+    nothing_to_give_up_since =
+        sys::now_ns() + (kSwitchPatienceNs << hurries_.load(std::memory_order_relaxed));
+    sleep_while_held(nothing_to_give_up_since);
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
     give_up(Reason::kBusy);  // unless it is over, or our token is on its way
   }
-  sleep_while_held(began + kTokenPatienceNs);
+  sleep_while_held(nothing_to_give_up_since + kTokenPatienceNs);
   errno = saved;
   return !tx_is_held();
 }

@@ -281,6 +281,7 @@ void Stream::maybe_switched() noexcept {
     segment_->rule(rule_index_).promoted.fetch_add(1, std::memory_order_relaxed);
   }
   retries_ = room_pauses_ = 0;
+  hurries_.store(0, std::memory_order_relaxed);
   switched_ns_ = sys::now_ns();
   slot_->peer_reason.store(0, std::memory_order_relaxed);
   if (pending_shut_wr_) send_fin();

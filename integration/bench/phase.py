@@ -22,7 +22,7 @@ from lib import procstat, rdma_counters, ringroad
 # When the streams are looked at, as a share of the phase.
 SAMPLE_AT = 0.5
 # A promotion that takes longer than the warm-up prolongs it, up to this.
-PROMOTION_LIMIT_S = 12
+PROMOTION_LIMIT_S = 30
 LOOK_EVERY_S = 0.02
 # In the window no stream has a reason to use TCP: what is left out is the counters' own noise.
 CHANNEL_SHARE = 0.99

@@ -89,6 +89,62 @@ TEST(StreamAgain, OneThatFoundNoRoomAsksAsOftenAsItTakes) {
   }
 }
 
+// Whose program did not wait for the end of a switch; the other end says nothing for too long.
+TEST(StreamAgain, OneThatWasInAHurryAsksSoonAndHasMorePatienceEachTime) {
+  StreamPair p;
+  for (unsigned times = 0; times <= Stream::kMostHurries + 1; ++times) {
+    p.start();
+    auto [mine, theirs] = make_shm_pair(p.ring_bytes);
+    p.a->channel_up(std::move(mine), p.b_nonce);
+    const int asked = p.host.asked;
+    const std::int64_t began = sys::now_ns();
+    EXPECT_TRUE(p.a->outlast_switch());
+    EXPECT_GE(sys::now_ns() - began,
+              Stream::kSwitchPatienceNs << std::min(times, Stream::kMostHurries));
+    ASSERT_EQ(kOnTcp, p.a->state());
+    p.b->promotion_refused(Reason::kTimeout, Reason::kNone);
+    for (int uses = 0; uses < 64 && p.host.asked == asked; ++uses) p.a->note_use(1, 1);
+    EXPECT_EQ(p.host.asked, times < Stream::kMostHurries ? asked + 1 : asked) << times;
+  }
+  p.promote();
+  talk(p, "at last");
+}
+
+TEST(StreamAgain, AfterAHurryAPeerThatIsStillBusyIsAskedAgainSoon) {
+  StreamPair p;
+  p.start();
+  auto [mine, theirs] = make_shm_pair(p.ring_bytes);
+  p.a->channel_up(std::move(mine), p.b_nonce);
+  EXPECT_TRUE(p.a->outlast_switch());
+  p.b->promotion_refused(Reason::kTimeout, Reason::kNone);
+  for (int times = 0; times < 6; ++times) {
+    p.start();
+    p.a->promotion_refused(Reason::kPeerRefused, Reason::kBusy);
+    p.b->promotion_refused(Reason::kBusy, Reason::kNone);
+    const int asked = p.host.asked;
+    for (int uses = 0; uses < 16 && p.host.asked == asked; ++uses) p.a->note_use(1, 1);
+    EXPECT_EQ(p.host.asked, asked + 1) << times;
+  }
+}
+
+TEST(StreamAgain, APeerInAHurryIsAskedSoonAsOftenAsOneThatIsNot) {
+  StreamPair p;
+  for (unsigned times = 0; times < Stream::kMostHurries; ++times) {
+    p.start();
+    auto [mine, theirs] = make_shm_pair(p.ring_bytes);
+    p.a->channel_up(std::move(mine), p.b_nonce);
+    ControlMessage message;
+    message.type = static_cast<std::uint8_t>(ControlType::kGiveUp);
+    message.reason = static_cast<std::uint8_t>(Reason::kBusy);
+    ASSERT_TRUE(theirs->send_control(message));
+    ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnTcp; }));
+    p.b->promotion_refused(Reason::kTimeout, Reason::kNone);
+    const int asked = p.host.asked;
+    for (int uses = 0; uses < 16 && p.host.asked == asked; ++uses) p.a->note_use(1, 1);
+    EXPECT_EQ(p.host.asked, asked + 1) << times;
+  }
+}
+
 // Refusals that may pass, of a stream that has never been on a channel.
 class StreamRefused : public testing::TestWithParam<std::pair<Reason, int>> {};
 
