@@ -208,11 +208,12 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     const bool late = deadline != kForever && found == 0 && sys::now_ns() >= deadline;
     if (late && !std::exchange(outlasted, true)) {
       bool changed = false;
+      const std::int64_t asked_ns = sys::now_ns();
       for (nfds_t i = 0; i < count; ++i) {
         const bool asks = (fds[i].events & (POLLOUT | POLLWRNORM)) != 0;
         if (entries[i].stream == nullptr || !asks) continue;
         // A change may have come or gone since the looks.
-        if (entries[i].stream->outlast_switch() || entries[i].held) changed = true;
+        if (entries[i].stream->outlast_switch(asked_ns) || entries[i].held) changed = true;
       }
       if (changed) continue;
     }

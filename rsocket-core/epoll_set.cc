@@ -616,7 +616,8 @@ bool EpollSet::outlast_switches() noexcept {
   } catch (const std::bad_alloc&) {
     return false;
   }
-  for (const StreamPtr& stream : asked) changed |= stream->outlast_switch();
+  const std::int64_t asked_ns = sys::now_ns();
+  for (const StreamPtr& stream : asked) changed |= stream->outlast_switch(asked_ns);
   return changed;
 }
 

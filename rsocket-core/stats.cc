@@ -266,12 +266,11 @@ std::uint8_t Segment::rule_index(const char* name) noexcept {
 
 void Segment::remove_file() noexcept {
   const int saved = errno;
-  {
-    const signals::Later not_now;
-    lock();
-    removed_ = true;
-    unlock();
-  }
+  removed_.store(true);
+  // Some microseconds. Not for ever: the process is ending, perhaps because its disk does not answer.
+  constexpr int kNaps = 5000;
+  const timespec nap{0, 20'000};
+  for (int i = 0; i < kNaps && making_.load(); ++i) sys::call(SYS_nanosleep, &nap, nullptr);
   sys::call(SYS_unlinkat, AT_FDCWD, path_, 0);
   char socket[sizeof path_ + control::kSuffixBytes];
   std::snprintf(socket, sizeof socket, "%s%.*s", path_, static_cast<int>(sizeof header_->control_suffix),

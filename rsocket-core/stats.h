@@ -26,7 +26,6 @@
 #include "rsocket-core/endpoint.h"
 #include "rsocket-core/histogram.h"
 #include "rsocket-core/reason.h"
-#include "rsocket-core/signals.h"
 #include "rsocket-core/state.h"
 
 namespace ringroad::stats {
@@ -186,16 +185,16 @@ class Segment {
   std::uint8_t rule_index(const char* name) noexcept;
   // REQUIRES: an index from rule_index().
   RuleSlot& rule(std::uint8_t index) noexcept { return rules_[index]; }
-  // And the control socket beside it, once and for all: waits for a make_beside() in another thread.
+  // And the control socket beside it, once and for all: waits for a make_beside() of another thread.
   void remove_file() noexcept;
   // `make` makes a file beside this one, unless they have been removed: false, and nothing is made.
+  // Thread rule: the agent's thread.
   template <typename Make>
   bool make_beside(Make make) noexcept {
-    const signals::Later not_now;
-    lock();
-    const bool stands = !removed_;
+    making_.store(true);
+    const bool stands = !removed_.load();
     if (stands) make();
-    unlock();
+    making_.store(false);
     return stands;
   }
   const char* path() const noexcept { return path_; }
@@ -228,7 +227,8 @@ class Segment {
   std::size_t bytes_ = 0;
   std::uint32_t* free_ = nullptr;  // stack of freed slot numbers
   std::uint32_t free_count_ = 0;
-  bool removed_ = false;
+  std::atomic<bool> removed_{false};
+  std::atomic<bool> making_{false};
   std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
   char path_[256] = {};
   std::uint32_t mode_before_exec_ = 0;

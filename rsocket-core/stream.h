@@ -101,9 +101,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   static constexpr std::int64_t kSwitchTimeoutNs = 1'000'000'000;
   static constexpr std::int64_t kAnswerTimeoutNs = 500'000'000;  // for a connector's SWITCH
   // Of a program that does not wait: until the switch is given up, twice as long each time, as often
-  // as this, and if that cannot be. Threads may have to wait for a processor for longer than that.
+  // as that (threads may have to wait long for a processor); and if it cannot be given up.
   static constexpr std::int64_t kSwitchPatienceNs = 10'000'000;
-  static constexpr unsigned kMostHurries = 5;
+  static constexpr unsigned kMostHurries = 4;
   static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
   static constexpr std::int64_t kReadTimeoutNs = 200'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
@@ -215,10 +215,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Whether nothing can be sent because the stream changes its carrier.
   bool tx_is_held() noexcept;
   // For calls that do not wait: while the stream changes its carrier there is no room, and that is no
-  // business of the program's. Sleeps until the change is over, and gives it up after kSwitchPatienceNs
-  // or more, or, where it cannot any more, leaves it at that after another kTokenPatienceNs. False if there was no change
-  // under way, or there is one still. A return to TCP gets that time once, not once a call.
-  bool outlast_switch() noexcept;
+  // business of the program's. Sleeps until the change is over. One that can be given up is, when
+  // kSwitchPatienceNs or more have passed since `asked_ns` (the call's beginning, whatever number of
+  // streams it asks); then, or where it cannot, it leaves it at that after another kTokenPatienceNs.
+  // False if there was no change under way, or there is one still. A return to TCP gets that time
+  // once, not once a call.
+  bool outlast_switch(std::int64_t asked_ns) noexcept;
   // Whether a send that does not wait would outlast the change that is under way.
   bool room_is_near() const noexcept;
   // Whether any stream of the process may need that.
@@ -428,7 +430,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void plan_after_return() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void leave_to_agent() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_after_uses(std::uint64_t uses) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  bool ask_later() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool was_hurry(Reason reason) const noexcept;
+  void plan_after_hurry() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool ask_later(std::uint64_t uses) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_at(std::int64_t time_ns) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_after_fork() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void ask_after_pause() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);

@@ -16,7 +16,8 @@ constexpr std::int64_t kFirstPauseNs = 1'000'000'000;
 constexpr unsigned kPauseDoublings = 6;
 constexpr std::int64_t kFirstRoomPauseNs = 10'000'000;
 constexpr unsigned kRoomPauseDoublings = 7;
-constexpr std::uint64_t kUsesBetweenHurries = 16;
+constexpr std::uint64_t kFirstUses = 64;
+constexpr std::uint64_t kUsesAfterHurry = 16;
 constexpr std::int64_t kWellAfterNs = 60'000'000'000;
 
 // Whether another attempt, later, may fare better.
@@ -71,7 +72,9 @@ void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
   } else if (returned_ && cause != Reason::kExec && passing_for_returned(cause)) {
     ask_after_pause();
   } else if (passing(reason) || passing(peer_reason)) {
-    if (!ask_later()) ask_after_pause();
+    // A peer may not know yet of a switch that was given up.
+    const bool soon = cause == Reason::kBusy && hurries_.load(std::memory_order_relaxed) > 0;
+    if (!ask_later(soon ? kUsesAfterHurry : kFirstUses << retries_)) ask_after_pause();
   } else if (cause == Reason::kMemlock || cause == Reason::kNoRdmaDevice ||
              (cause == Reason::kPeerHasNoRingroad && retries_ > 0)) {
     // In the last case somebody was there, and another may be about to take the place.
@@ -82,15 +85,26 @@ void Stream::plan_after_refusal(Reason reason, Reason peer_reason) noexcept {
 }
 
 void Stream::plan_after_give_up(Reason reason) noexcept {
-  const Reason peer_reason = reason_from_wire(slot_->peer_reason.load(std::memory_order_relaxed));
-  // A program that could not wait says nothing about the peer, but how long a switch takes here.
-  const bool hurried = (reason == Reason::kPeerGaveUp ? peer_reason : reason) == Reason::kBusy;
-  const unsigned hurries = hurries_.load(std::memory_order_relaxed);
-  if (hurried) hurries_.store(std::min(hurries + 1, kMostHurries), std::memory_order_relaxed);
+  if (was_hurry(reason)) return plan_after_hurry();
+  hurries_.store(0, std::memory_order_relaxed);
   if (role_ != StreamRole::kConnect || pinned_ || kept() != Reason::kNone) return;
-  if (hurried && hurries < kMostHurries) {
-    ask_after_uses(kUsesBetweenHurries);
-  } else if (hurried || !ask_later()) {
+  if (!ask_later(kFirstUses << retries_)) ask_after_pause();
+}
+
+// Whether a program, here or there, could not wait for the end of the switch.
+bool Stream::was_hurry(Reason reason) const noexcept {
+  const Reason peer_reason = reason_from_wire(slot_->peer_reason.load(std::memory_order_relaxed));
+  return (reason == Reason::kPeerGaveUp ? peer_reason : reason) == Reason::kBusy;
+}
+
+// It says nothing about the peer, but how long a switch takes: the next one may take longer.
+void Stream::plan_after_hurry() noexcept {
+  const unsigned hurries = hurries_.load(std::memory_order_relaxed);
+  hurries_.store(std::min(hurries + 1, kMostHurries), std::memory_order_relaxed);
+  if (role_ != StreamRole::kConnect || pinned_ || kept() != Reason::kNone) return;
+  if (hurries < kMostHurries) {
+    ask_after_uses(kUsesAfterHurry);
+  } else {
     ask_after_pause();
   }
 }
@@ -109,6 +123,8 @@ void Stream::plan_after_return() noexcept {
     host_->start_promotion(*this);
   } else if (peer_reason == Reason::kOperator || peer_reason == Reason::kPolicy) {
     leave_to_agent();
+  } else if (was_hurry(leave_reason_)) {
+    plan_after_hurry();
   } else if (cause == Reason::kFork) {
     ask_after_fork();
   } else if (cause == Reason::kIdle) {
@@ -125,12 +141,10 @@ void Stream::leave_to_agent() noexcept {
 }
 
 // Once the stream has been used for a while. False: there were enough attempts.
-bool Stream::ask_later() noexcept {
+bool Stream::ask_later(std::uint64_t uses) noexcept {
   if (retries_ >= kMaxRetries) return false;
-  // Of a switch that was given up the peer may not know yet.
-  const bool soon = hurries_.load(std::memory_order_relaxed) > 0;
-  ask_after_uses(soon ? kUsesBetweenHurries : 64U << retries_);
   ++retries_;
+  ask_after_uses(uses);
   return true;
 }
 

@@ -122,13 +122,13 @@ void Stream::scan_frames() noexcept {
       return;
     }
     ResumeFrame resume;
+    // One of each may come, and none before we have promised not to read past it.
     switch (match_frame(nonce_, bytes + before, seen - before, resume)) {
       case FrameMatch::kPartial:
         // Bytes of the program's may begin as a frame does, and be the last.
         if (!token_seen_ && tcp_peer_ended(fd()) && unread_in_kernel(fd()) == seen) frame_other();
         return;
       case FrameMatch::kToken:
-        // It comes once, behind our promise not to read past it.
         if (token_seen_ || resume_seen_ || !answered_) {
           return break_connection(ECONNRESET, Reason::kBadRequest);
         }
@@ -136,7 +136,9 @@ void Stream::scan_frames() noexcept {
         frame_token();
         break;
       case FrameMatch::kResume:
-        if (resume_seen_) return break_connection(ECONNRESET, Reason::kBadRequest);
+        if (resume_seen_ || !answered_) {
+          return break_connection(ECONNRESET, Reason::kBadRequest);
+        }
         verified_ += kResumeBytes;
         frame_resume(resume);
         break;

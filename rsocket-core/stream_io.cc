@@ -188,7 +188,7 @@ ssize_t Stream::send_long(const iovec* iov, int count_iov, int flags, Sleep slee
       if (total == 0) break;  // nothing needs no room
       if (!may_sleep) {
         // The change may be over by now.
-        if (!std::exchange(outlasted, true) && (outlast_switch() || held)) continue;
+        if (!std::exchange(outlasted, true) && (outlast_switch(sys::now_ns()) || held)) continue;
         blocked_.fetch_add(1, std::memory_order_relaxed);
         if (done > 0) break;
         errno = EAGAIN;

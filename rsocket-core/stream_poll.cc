@@ -307,19 +307,27 @@ bool Stream::room_is_near() const noexcept {
           sys::now_ns() < left_at_ns_.load(std::memory_order_relaxed) + kTokenPatienceNs);
 }
 
-bool Stream::outlast_switch() noexcept {
+bool Stream::outlast_switch(std::int64_t asked_ns) noexcept {
   if (!tx_is_held()) return false;
   const int saved = errno;
-  std::int64_t nothing_to_give_up_since = left_at_ns_.load(std::memory_order_relaxed);
-  if (state() != State::kResuming) {
-    nothing_to_give_up_since =
-        sys::now_ns() + (kSwitchPatienceNs << hurries_.load(std::memory_order_relaxed));
-    sleep_while_held(nothing_to_give_up_since);
+  bool may_give_up;
+  std::uint64_t which;
+  {
+    MutexLock tx(tx_mutex_);
+    may_give_up = tx_ == Tx::kFrozen;
+    which = channel_generation_;
+  }
+  std::int64_t since = state() == State::kResuming ? left_at_ns_.load(std::memory_order_relaxed)
+                                                   : asked_ns;
+  if (may_give_up) {
+    since = asked_ns + (kSwitchPatienceNs << hurries_.load(std::memory_order_relaxed));
+    sleep_while_held(since);
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
-    give_up(Reason::kBusy);  // unless it is over, or our token is on its way
+    // Unless it is over, or our token is on its way.
+    if (channel_generation_ == which) give_up(Reason::kBusy);
   }
-  sleep_while_held(nothing_to_give_up_since + kTokenPatienceNs);
+  sleep_while_held(since + kTokenPatienceNs);
   errno = saved;
   return !tx_is_held();
 }

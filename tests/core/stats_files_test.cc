@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <ctime>
 #include <fstream>
+#include <latch>
 #include <memory>
 #include <set>
 #include <string>
@@ -54,20 +55,30 @@ class StatsFiles : public ::testing::Test {
 };
 
 TEST_F(StatsFiles, NothingIsMadeBesideOneThatIsRemovedMeanwhile) {
-  for (int round = 0; round < 300; ++round) {
-    const std::unique_ptr<Segment> own(Segment::create(directory_.c_str(), "own"));
-    ASSERT_NE(own, nullptr);
-    control::Socket socket;
-    bool stood = false;
-    std::thread agent([&] {
-      stood = own->make_beside([&] { EXPECT_TRUE(socket.open(own->path())); });
-    });
-    own->remove_file();
-    agent.join();
-    EXPECT_EQ(stood, socket.fd() >= 0);
-    ASSERT_EQ(names(), std::set<std::string>()) << "round " << round;
-    if (stood) ::close(socket.fd());
-    EXPECT_FALSE(own->make_beside([] { ADD_FAILURE() << "it is removed"; }));
+  for (const bool under_way : {true, false}) {
+    for (int round = 0; round < 100; ++round) {
+      const std::unique_ptr<Segment> own(Segment::create(directory_.c_str(), "own"));
+      ASSERT_NE(own, nullptr);
+      control::Socket socket;
+      std::latch making(1);
+      std::latch removing(1);
+      bool stood = false;
+      std::thread agent([&] {
+        stood = own->make_beside([&] {
+          making.count_down();
+          removing.wait();
+          EXPECT_TRUE(socket.open(own->path()));
+        });
+      });
+      if (under_way) making.wait();
+      removing.count_down();
+      own->remove_file();
+      agent.join();
+      EXPECT_EQ(stood, socket.fd() >= 0);
+      ASSERT_EQ(names(), std::set<std::string>()) << "round " << round;
+      if (stood) ::close(socket.fd());
+      EXPECT_FALSE(own->make_beside([] { ADD_FAILURE() << "it is removed"; }));
+    }
   }
 }
 

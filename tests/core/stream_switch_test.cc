@@ -104,8 +104,8 @@ TEST(StreamSwitch, WhoeverDoesNotWaitGoesOnOverTcpWhereTheOtherEndTakesLong) {
   p.start();
   auto [ca, cb] = make_shm_pair(p.ring_bytes);
   p.a->channel_up(std::move(ca), p.b_nonce);
-  EXPECT_FALSE(p.b->outlast_switch()) << "which has not begun there";
-  EXPECT_TRUE(p.a->outlast_switch());
+  EXPECT_FALSE(p.b->outlast_switch(sys::now_ns())) << "which has not begun there";
+  EXPECT_TRUE(p.a->outlast_switch(sys::now_ns()));
   EXPECT_EQ(kOnTcp, p.a->state());
   EXPECT_EQ(1, send_text(*p.a, "x"));
   p.b->channel_up(std::move(cb), p.a_nonce);

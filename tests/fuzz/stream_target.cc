@@ -243,7 +243,8 @@ class Trial {
         break;
       case 16:
         if (reader.byte() % 4 == 0) {
-          drain();
+          while (drain()) {
+          }
           if (peer_ >= 0) close(std::exchange(peer_, -1));
         } else if (peer_ >= 0) {
           ::shutdown(peer_, SHUT_WR);
@@ -294,11 +295,13 @@ class Trial {
     if (n > 0) written_.insert(written_.end(), bytes.begin(), bytes.begin() + n);
   }
 
-  void drain() {
+  // False: nothing is left to read, or the end.
+  bool drain() {
     std::uint8_t bytes[4096];
-    if (peer_ < 0) return;
+    if (peer_ < 0) return false;
     const ssize_t n = ::recv(peer_, bytes, sizeof bytes, MSG_DONTWAIT);
     if (n > 0) heard_.insert(heard_.end(), bytes, bytes + n);
+    return n > 0;
   }
 
   // How many bytes each RESUME of the stream gives back, whether the hostile end has read it or not.
@@ -357,7 +360,11 @@ class Trial {
         also({place.at + frame, place.given_back});
       }
       if (place.given_back < given.size()) {
-        also({place.at + given[place.given_back], place.given_back + 1});
+        // What stands before a frame.
+        const std::size_t behind = place.at + given[place.given_back];
+        if (behind < written_.size() && frame_at(behind) > 0) {
+          also({behind, place.given_back + 1});
+        }
       }
       if (place.at < written_.size() && written_[place.at] == byte) {
         next.push_back({place.at + 1, place.given_back});
