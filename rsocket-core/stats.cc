@@ -267,7 +267,8 @@ std::uint8_t Segment::rule_index(const char* name) noexcept {
 void Segment::remove_file() noexcept {
   const int saved = errno;
   removed_.store(true);
-  // Some microseconds. Not for ever: the process is ending, perhaps because its disk does not answer.
+  // Some microseconds. Not for ever: the process is ending, perhaps because its disk does not
+  // answer.
   constexpr int kNaps = 5000;
   const timespec nap{0, 20'000};
   for (int i = 0; i < kNaps && making_.load(); ++i) sys::call(SYS_nanosleep, &nap, nullptr);

@@ -185,7 +185,8 @@ class Segment {
   std::uint8_t rule_index(const char* name) noexcept;
   // REQUIRES: an index from rule_index().
   RuleSlot& rule(std::uint8_t index) noexcept { return rules_[index]; }
-  // And the control socket beside it, once and for all: waits for a make_beside() of another thread.
+  // And the control socket beside it, once and for all: waits for a make_beside() of another
+  // thread.
   void remove_file() noexcept;
   // `make` makes a file beside this one, unless they have been removed: false, and nothing is made.
   // Thread rule: the agent's thread.

@@ -100,8 +100,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   static constexpr std::uint64_t kMaxPeekBytes = 256 * 1024;
   static constexpr std::int64_t kSwitchTimeoutNs = 1'000'000'000;
   static constexpr std::int64_t kAnswerTimeoutNs = 500'000'000;  // for a connector's SWITCH
-  // Of a program that does not wait: until the switch is given up, twice as long each time, as often
-  // as that (threads may have to wait long for a processor); and if it cannot be given up.
+  // Of a program that does not wait: until the switch is given up, twice as long each time,
+  // kMostHurries times (threads may have to wait long for a processor); and if it cannot be given
+  // up.
   static constexpr std::int64_t kSwitchPatienceNs = 10'000'000;
   static constexpr unsigned kMostHurries = 4;
   static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
@@ -214,12 +215,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void note_use(std::size_t messages, std::size_t bytes) noexcept;
   // Whether nothing can be sent because the stream changes its carrier.
   bool tx_is_held() noexcept;
-  // For calls that do not wait: while the stream changes its carrier there is no room, and that is no
-  // business of the program's. Sleeps until the change is over. One that can be given up is, when
-  // kSwitchPatienceNs or more have passed since `asked_ns` (the call's beginning, whatever number of
-  // streams it asks); then, or where it cannot, it leaves it at that after another kTokenPatienceNs.
-  // False if there was no change under way, or there is one still. A return to TCP gets that time
-  // once, not once a call.
+  // For calls that do not wait: while the stream changes its carrier there is no room, and that is
+  // no business of the program's. Sleeps until the change is over. One that can be given up is,
+  // when kSwitchPatienceNs or more have passed since `asked_ns` (the call's beginning, whatever
+  // number of streams it asks); then, or where it cannot, it leaves it at that after another
+  // kTokenPatienceNs. False if there was no change under way, or there is one still. A return to
+  // TCP gets that time once, not once a call.
   bool outlast_switch(std::int64_t asked_ns) noexcept;
   // Whether a send that does not wait would outlast the change that is under way.
   bool room_is_near() const noexcept;

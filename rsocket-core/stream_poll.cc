@@ -317,8 +317,8 @@ bool Stream::outlast_switch(std::int64_t asked_ns) noexcept {
     may_give_up = tx_ == Tx::kFrozen;
     which = channel_generation_;
   }
-  std::int64_t since = state() == State::kResuming ? left_at_ns_.load(std::memory_order_relaxed)
-                                                   : asked_ns;
+  std::int64_t since =
+      state() == State::kResuming ? left_at_ns_.load(std::memory_order_relaxed) : asked_ns;
   if (may_give_up) {
     since = asked_ns + (kSwitchPatienceNs << hurries_.load(std::memory_order_relaxed));
     sleep_while_held(since);

@@ -93,9 +93,7 @@ TEST(StreamAgain, OneThatFoundNoRoomAsksAsOftenAsItTakes) {
 TEST(StreamAgain, OneThatWasInAHurryAsksSoonAndHasMorePatienceEachTime) {
   StreamPair p;
   for (unsigned times = 0; times <= Stream::kMostHurries + 1; ++times) {
-    p.start();
-    auto [mine, theirs] = make_shm_pair(p.ring_bytes);
-    p.a->channel_up(std::move(mine), p.b_nonce);
+    auto theirs = p.a_channel_up();
     const int asked = p.host.asked;
     const std::int64_t began = sys::now_ns();
     EXPECT_TRUE(p.a->outlast_switch(sys::now_ns()));
@@ -110,9 +108,7 @@ TEST(StreamAgain, OneThatWasInAHurryAsksSoonAndHasMorePatienceEachTime) {
   talk(p, "at last");
   // Which is forgotten where it was in time once.
   come_back(p, *p.a, Reason::kQpError);
-  p.start();
-  auto [mine, theirs] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(mine), p.b_nonce);
+  auto theirs = p.a_channel_up();
   const int asked = p.host.asked;
   EXPECT_TRUE(p.a->outlast_switch(sys::now_ns()));
   for (int uses = 0; uses < 16 && p.host.asked == asked; ++uses) p.a->note_use(1, 1);
@@ -121,9 +117,7 @@ TEST(StreamAgain, OneThatWasInAHurryAsksSoonAndHasMorePatienceEachTime) {
 
 TEST(StreamAgain, AfterAHurryAPeerThatIsStillBusyIsAskedAgainSoon) {
   StreamPair p;
-  p.start();
-  auto [mine, theirs] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(mine), p.b_nonce);
+  auto theirs = p.a_channel_up();
   EXPECT_TRUE(p.a->outlast_switch(sys::now_ns()));
   p.b->promotion_refused(Reason::kTimeout, Reason::kNone);
   for (int times = 0; times < 6; ++times) {
@@ -136,7 +130,8 @@ TEST(StreamAgain, AfterAHurryAPeerThatIsStillBusyIsAskedAgainSoon) {
   }
 }
 
-// The listener's program finds no room when the connector has written its token: that has to return.
+// The listener's program finds no room when the connector has written its token: that has to
+// return.
 TEST(StreamAgain, APeerInAHurryIsAskedSoon) {
   StreamPair p;
   for (unsigned times = 0; times < Stream::kMostHurries; ++times) {

@@ -104,6 +104,14 @@ struct StreamPair {
     ASSERT_EQ(Reason::kNone, b->promotion_started(b_nonce));
   }
 
+  // Only `a` has come to its end of the channel: the other one.
+  std::unique_ptr<Channel> a_channel_up() {
+    start();
+    auto [ca, cb] = make_shm_pair(ring_bytes);
+    a->channel_up(std::move(ca), b_nonce);
+    return std::move(cb);
+  }
+
   void channels_up() {
     auto [ca, cb] = make_shm_pair(ring_bytes);
     ASSERT_NE(nullptr, ca);

@@ -78,9 +78,7 @@ TEST(StreamSwitch, LeavingInTheMiddleOfTheSwitchLeavesNoFrameInTheKernel) {
 
 TEST(StreamSwitch, WhoeverDoesNotWaitIsKeptUntilTheSwitchIsOver) {
   StreamPair p;
-  p.start();
-  auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(ca), p.b_nonce);
+  auto cb = p.a_channel_up();
   EXPECT_EQ(State::kSwitching, p.a->state());
   EXPECT_EQ(0, p.a->plan_poll(POLLOUT, Stream::Arm::kNever).ready & POLLOUT);
   p.b->channel_up(std::move(cb), p.a_nonce);
@@ -101,9 +99,7 @@ TEST(StreamSwitch, WhoeverDoesNotWaitIsKeptUntilTheSwitchIsOver) {
 
 TEST(StreamSwitch, WhoeverDoesNotWaitGoesOnOverTcpWhereTheOtherEndTakesLong) {
   StreamPair p;
-  p.start();
-  auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(ca), p.b_nonce);
+  auto cb = p.a_channel_up();
   EXPECT_FALSE(p.b->outlast_switch(sys::now_ns())) << "which has not begun there";
   EXPECT_TRUE(p.a->outlast_switch(sys::now_ns()));
   EXPECT_EQ(kOnTcp, p.a->state());
@@ -116,9 +112,7 @@ TEST(StreamSwitch, WhoeverDoesNotWaitGoesOnOverTcpWhereTheOtherEndTakesLong) {
 TEST(StreamSwitch, GivesUpAfterTheTimeoutAndGoesOnWhereItFroze) {
   StreamPair p;
   EXPECT_EQ(3, send_text(*p.a, "one"));
-  p.start();
-  auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(ca), p.b_nonce);  // the peer never comes
+  auto cb = p.a_channel_up();  // the peer never comes
   const std::int64_t deadline = p.a->interest().deadline_ns;
   ASSERT_LT(deadline, sys::now_ns() + 2 * Stream::kSwitchTimeoutNs);
   while (sys::now_ns() < deadline) poll(nullptr, 0, 10);
@@ -134,9 +128,7 @@ TEST(StreamSwitch, GivesUpAfterTheTimeoutAndGoesOnWhereItFroze) {
 TEST(StreamSwitch, AConnectorThatGaveUpManyTimesIsNotLedToAskByUseAlone) {
   StreamPair p;
   for (int attempts = 0; attempts < 8; ++attempts) {
-    p.start();
-    auto [ca, cb] = make_shm_pair(p.ring_bytes);
-    p.a->channel_up(std::move(ca), p.b_nonce);
+    auto cb = p.a_channel_up();
     p.a->leave_channel(Reason::kTimeout);
     p.b->promotion_refused(Reason::kTimeout, Reason::kNone);
   }
@@ -206,9 +198,7 @@ TEST(StreamSwitch, AConnectorThatCommittedReturnsWhenTheOtherEndGivesUp) {
   for (const bool channel_lives : {true, false}) {
     StreamPair p;
     EXPECT_EQ(6, send_text(*p.a, "before"));
-    p.start();
-    auto [ca, cb] = make_shm_pair(p.ring_bytes);
-    p.a->channel_up(std::move(ca), p.b_nonce);
+    auto cb = p.a_channel_up();
     p.b->channel_up(std::move(cb), p.a_nonce);  // answers
     p.a->service();                             // writes its token
     ASSERT_EQ(State::kSwitching, p.b->state());
@@ -333,9 +323,7 @@ TEST(StreamSwitch, CloseWithBytesUnreadFromBeforeAGivenUpSwitchResetsThePeer) {
   StreamPair p;
   EXPECT_EQ(4, send_text(*p.a, "lost"));
   ASSERT_TRUE(readable(p.b_fd, 1000));
-  p.start();
-  auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(ca), p.b_nonce);
+  auto cb = p.a_channel_up();
   p.b->channel_up(std::move(cb), p.a_nonce);  // answers
   EXPECT_FALSE(p.a->interest().done);
   EXPECT_TRUE(p.b->close_by_program(false));

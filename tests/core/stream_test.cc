@@ -181,9 +181,7 @@ TEST(Stream, ShutdownForWritingEndsThePeersInputAfterTheLastByteOnly) {
 
 TEST(Stream, ShutdownBeforeTheSwitchIsCompleteStillEndsTheInput) {
   StreamPair p;
-  p.start();
-  auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(ca), p.b_nonce);
+  auto cb = p.a_channel_up();
   EXPECT_EQ(0, p.a->shutdown(SHUT_WR));
   p.b->channel_up(std::move(cb), p.a_nonce);
   ASSERT_TRUE(p.pump_until([&] { return p.b->state() == kOnChannel; }));
@@ -229,9 +227,7 @@ TEST(Stream, CloseWithUnreadBytesResetsThePeer) {
 // A queue pair cannot say that everything had arrived; FaultChannel does not claim it either.
 TEST(Stream, EndOfTheTcpConnectionWithoutAFinIsAResetAfterWhatArrived) {
   StreamPair p;
-  p.start();
-  auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  p.a->channel_up(std::move(ca), p.b_nonce);
+  auto cb = p.a_channel_up();
   p.b->channel_up(std::make_unique<FaultChannel>(std::move(cb), std::vector<Fault>{}), p.a_nonce);
   ASSERT_TRUE(p.pump_until(
       [&] { return p.a->state() == kOnChannel && p.b->state() == kOnChannel; }));

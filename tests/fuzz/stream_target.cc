@@ -277,8 +277,8 @@ class Trial {
     Reason why = Reason::kNone;
     if (!ShmWake::make_pair(ShmWakeKind::kEvents, wakes[0], wakes[1], why)) std::abort();
     channel_up_ = true;
-    stream_->channel_up(
-        std::make_unique<ShmChannel>(hostile_.memory, side_, std::move(wakes[0])), kTheirs);
+    stream_->channel_up(std::make_unique<ShmChannel>(hostile_.memory, side_, std::move(wakes[0])),
+                        kTheirs);
   }
 
   void control(ControlType type, std::uint64_t value) {
@@ -304,7 +304,8 @@ class Trial {
     return n > 0;
   }
 
-  // How many bytes each RESUME of the stream gives back, whether the hostile end has read it or not.
+  // How many bytes each RESUME of the stream gives back, whether the hostile end has read it or
+  // not.
   std::vector<std::size_t> given_back() const {
     static std::vector<std::uint8_t> waiting(1U << 20);
     const ssize_t n =
