@@ -213,7 +213,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
         const bool asks = (fds[i].events & (POLLOUT | POLLWRNORM)) != 0;
         if (entries[i].stream == nullptr || !asks) continue;
         // A change may have come or gone since the looks.
-        if (entries[i].stream->outlast_switch(asked_ns) || entries[i].held) changed = true;
+        changed = changed || entries[i].stream->outlast_switch(asked_ns) || entries[i].held;
       }
       if (changed) continue;
     }

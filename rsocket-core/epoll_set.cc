@@ -617,7 +617,9 @@ bool EpollSet::outlast_switches() noexcept {
     return false;
   }
   const std::int64_t asked_ns = sys::now_ns();
-  for (const StreamPtr& stream : asked) changed |= stream->outlast_switch(asked_ns);
+  for (const StreamPtr& stream : asked) {
+    changed = changed || stream->outlast_switch(asked_ns);
+  }
   return changed;
 }
 

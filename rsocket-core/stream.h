@@ -217,10 +217,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool tx_is_held() noexcept;
   // For calls that do not wait: while the stream changes its carrier there is no room, and that is
   // no business of the program's. Sleeps until the change is over. One that can be given up is,
-  // when kSwitchPatienceNs or more have passed since `asked_ns` (the call's beginning, whatever
-  // number of streams it asks); then, or where it cannot, it leaves it at that after another
-  // kTokenPatienceNs. False if there was no change under way, or there is one still. A return to
-  // TCP gets that time once, not once a call.
+  // when kSwitchPatienceNs or more have passed since `asked_ns`, when the call began that may ask
+  // more than one stream; one that cannot is left alone kTokenPatienceNs after that time. False if
+  // there was no change under way, or there is one still. A return to TCP gets that time once, not
+  // once a call.
   bool outlast_switch(std::int64_t asked_ns) noexcept;
   // Whether a send that does not wait would outlast the change that is under way.
   bool room_is_near() const noexcept;

@@ -91,10 +91,11 @@ void Stream::plan_after_give_up(Reason reason) noexcept {
   if (!ask_later(kFirstUses << retries_)) ask_after_pause();
 }
 
-// Whether a program, here or there, could not wait for the end of the switch.
+// Whether a program, here or there, could not wait for the end of the switch. The channel may be
+// gone before the peer's word of it has come: then its RESUME says so.
 bool Stream::was_hurry(Reason reason) const noexcept {
   const Reason peer_reason = reason_from_wire(slot_->peer_reason.load(std::memory_order_relaxed));
-  return (reason == Reason::kPeerGaveUp ? peer_reason : reason) == Reason::kBusy;
+  return reason == Reason::kBusy || peer_reason == Reason::kBusy;
 }
 
 // It says nothing about the peer, but how long a switch takes: the next one may take longer.
@@ -113,6 +114,8 @@ void Stream::plan_after_return() noexcept {
   returned_ = true;
   const Reason peer_reason = reason_from_wire(slot_->peer_reason.load(std::memory_order_relaxed));
   const Reason cause = leave_reason_ == Reason::kPeerLeft ? peer_reason : leave_reason_;
+  const bool hurry = was_hurry(leave_reason_);
+  if (!hurry) hurries_.store(0, std::memory_order_relaxed);
   if (pinned_ || kept() != Reason::kNone) return;
   if (!passing_for_returned(cause)) {
     pinned_ = true;
@@ -123,7 +126,7 @@ void Stream::plan_after_return() noexcept {
     host_->start_promotion(*this);
   } else if (peer_reason == Reason::kOperator || peer_reason == Reason::kPolicy) {
     leave_to_agent();
-  } else if (was_hurry(leave_reason_)) {
+  } else if (hurry) {
     plan_after_hurry();
   } else if (cause == Reason::kFork) {
     ask_after_fork();

@@ -217,7 +217,8 @@ void Stream::frame_other() noexcept {
     break_connection(ECONNRESET, Reason::kForged);
     return;
   }
-  // The peer gave up before its token and simply went on.
+  // The peer gave up before its token and simply went on. Why, it may have said.
+  take_in_channel();
   boundary_ = kNoBoundary;
   switch (state()) {
     case State::kOnTcp:

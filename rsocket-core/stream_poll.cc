@@ -317,17 +317,18 @@ bool Stream::outlast_switch(std::int64_t asked_ns) noexcept {
     may_give_up = tx_ == Tx::kFrozen;
     which = channel_generation_;
   }
-  std::int64_t since =
+  const std::int64_t began =
       state() == State::kResuming ? left_at_ns_.load(std::memory_order_relaxed) : asked_ns;
   if (may_give_up) {
-    since = asked_ns + (kSwitchPatienceNs << hurries_.load(std::memory_order_relaxed));
-    sleep_while_held(since);
+    const std::int64_t patience = kSwitchPatienceNs << hurries_.load(std::memory_order_relaxed);
+    // However long others have been waited for.
+    sleep_while_held(std::max(asked_ns + patience, sys::now_ns() + kSwitchPatienceNs));
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
     // Unless it is over, or our token is on its way.
     if (channel_generation_ == which) give_up(Reason::kBusy);
   }
-  sleep_while_held(since + kTokenPatienceNs);
+  sleep_while_held(began + kTokenPatienceNs);
   errno = saved;
   return !tx_is_held();
 }

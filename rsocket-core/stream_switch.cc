@@ -103,6 +103,7 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   given_back_ = Passage();
   come_back_ = Passage();
   leave_reason_ = Reason::kNone;
+  slot_->peer_reason.store(0, std::memory_order_relaxed);  // of an earlier attempt
   return Reason::kNone;
 }
 
@@ -244,9 +245,10 @@ void Stream::on_control(const ControlMessage& m) noexcept {
 void Stream::answer_switch() noexcept {
   if (answered_ || !peer_announced_ || state() != State::kSwitching) return;
   if (tcp_rx_ > peer_s_) {
-    // We have read bytes that it wrote after it froze: it gave up, and the message that says so is
-    // on its way.
-    leave_or_give_up(Reason::kPeerGaveUp);
+    // We have read bytes that it wrote after it froze: it gave up, and the message that says so,
+    // and why, is on its way or here.
+    take_in_channel();
+    if (state() == State::kSwitching) leave_or_give_up(Reason::kPeerGaveUp);
     return;
   }
   boundary_ = peer_s_;

@@ -133,17 +133,23 @@ TEST(StreamAgain, AfterAHurryAPeerThatIsStillBusyIsAskedAgainSoon) {
 // The listener's program finds no room when the connector has written its token: that has to
 // return.
 TEST(StreamAgain, APeerInAHurryIsAskedSoon) {
-  StreamPair p;
-  for (unsigned times = 0; times < Stream::kMostHurries; ++times) {
-    p.start();
-    p.channels_up();
-    for (Stream* const stream : {p.b.get(), p.a.get(), p.b.get()}) stream->service();
-    ASSERT_TRUE(p.b->tx_is_held());
-    EXPECT_TRUE(p.b->outlast_switch(sys::now_ns()));
-    ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
-    const int asked = p.host.asked;
-    for (int uses = 0; uses < 16 && p.host.asked == asked; ++uses) p.a->note_use(1, 1);
-    EXPECT_EQ(p.host.asked, asked + 1) << times;
+  for (const bool bytes_come_first : {false, true}) {
+    StreamPair p;
+    for (unsigned times = 0; times < Stream::kMostHurries; ++times) {
+      p.start();
+      p.channels_up();
+      for (Stream* const stream : {p.b.get(), p.a.get(), p.b.get()}) stream->service();
+      ASSERT_TRUE(p.b->tx_is_held());
+      EXPECT_TRUE(p.b->outlast_switch(sys::now_ns()));
+      if (bytes_come_first) {
+        EXPECT_EQ(1, send_text(*p.b, "x"));
+        EXPECT_EQ("x", recv_text(*p.a, 10));
+      }
+      ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
+      const int asked = p.host.asked;
+      for (int uses = 0; uses < 16 && p.host.asked == asked; ++uses) p.a->note_use(1, 1);
+      EXPECT_EQ(p.host.asked, asked + 1) << times << " " << bytes_come_first;
+    }
   }
 }
 
