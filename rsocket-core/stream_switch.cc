@@ -103,7 +103,6 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   given_back_ = Passage();
   come_back_ = Passage();
   leave_reason_ = Reason::kNone;
-  slot_->peer_reason.store(0, std::memory_order_relaxed);  // of an earlier attempt
   return Reason::kNone;
 }
 
@@ -151,6 +150,7 @@ void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonc
       channel_ = std::move(channel);
       ++channel_generation_;
       step(StreamEvent::kChannelUp, Reason::kPending);
+      slot_->peer_reason.store(0, std::memory_order_relaxed);  // of an earlier request
       deadline_ns_ = sys::now_ns() + kSwitchTimeoutNs;
       // The end that was asked goes second: it freezes and writes only for one that has proved, by
       // its token, that it holds the connection.
