@@ -618,7 +618,7 @@ bool EpollSet::outlast_switches() noexcept {
   }
   const std::int64_t asked_ns = sys::now_ns();
   for (const StreamPtr& stream : asked) {
-    changed = changed || stream->outlast_switch(asked_ns);
+    if (stream->outlast_switch(asked_ns)) return true;
   }
   return changed;
 }
