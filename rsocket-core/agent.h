@@ -298,7 +298,7 @@ class Agent final : public StreamHost, public TransportEvents {
   void forget_leaders() noexcept;
   void offer(const StreamPtr& stream) noexcept;
   bool needs_to_be_found(const Stream& stream) noexcept;
-  void be_found(const StreamConfig& config) noexcept;
+  void be_found() noexcept;
   StreamPtr accepted(const FourTuple& tuple) noexcept RR_EXCLUDES(mutex_);
   enum class Look : std::uint8_t { kAnswered, kWaits, kWaitsForRoom };
   Look look_up(Transport& transport, PromotionId id, const PromotionRequest& request,

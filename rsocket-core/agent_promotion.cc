@@ -549,19 +549,20 @@ bool Agent::needs_to_be_found(const Stream& stream) noexcept {
   return first(stream.config().via_rdma, found_over_rdma_) || over_shm;
 }
 
-// Where this process can be asked for what it holds, for those whom the family sends here.
-void Agent::be_found(const StreamConfig& config) noexcept {
+// Where this process can be asked for what it holds, for those whom the family sends here. By what
+// was needed once: the stream that needed it may be closed by now, and the next one says nothing.
+void Agent::be_found() noexcept {
   using At = Answering::At;
   Reason why = Reason::kNone;
   bool changed = false;
-  if (config.via_shm && found_.shm == At::kNowhere) {
+  if (found_over_shm_.load() && found_.shm == At::kNowhere) {
     found_.shm = At::kFailed;
     if (Transport* transport = shm_transport(why)) {
       MutexLock lock(mutex_);  // as in listen_shm()
       changed |= transport->listen_alone(found_at_, lone_rendezvous_) == Reason::kNone;
     }
   }
-  if (config.via_rdma && found_.rdma == At::kNowhere) {
+  if (found_over_rdma_.load() && found_.rdma == At::kNowhere) {
     found_.rdma = At::kFailed;
     int none = -1;
     if (Transport* transport = verbs_transport(why)) {
@@ -573,7 +574,7 @@ void Agent::be_found(const StreamConfig& config) noexcept {
 
 // A connection was accepted, or its program has read: was it asked for?
 void Agent::offer(const StreamPtr& stream) noexcept {
-  if (stream->share() != 0) be_found(stream->config());
+  be_found();
   for (auto it = unknown_.begin(); it != unknown_.end(); ++it) {
     if (it->second.request.tuple != stream->tuple()) continue;
     look_up_again(it->first, false);
