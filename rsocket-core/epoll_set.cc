@@ -265,9 +265,7 @@ std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bo
   std::uint32_t bits = item.kernel_bits &
                        (static_cast<std::uint32_t>(plan.kernel_events) | EPOLLERR | EPOLLHUP);
   if (bits != 0 && item.kernel_bits_of != collects_) {
-    pollfd now{kernel_number(item), poll_bits(bits), 0};
-    timespec zero{0, 0};
-    bits = sys::ppoll(&now, 1, &zero, nullptr) > 0 ? bits & static_cast<std::uint32_t>(now.revents) : 0;
+    bits &= kernel_has(item, poll_bits(bits));
   }
   if ((item.mask & EPOLLET) != 0 && (bits & kInput) != 0 && !in_any_case && !item.tell_all) {
     bool ends = false;
@@ -285,14 +283,12 @@ std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bo
 bool EpollSet::is_anothers(Item& item, const Stream::PollPlan& plan) noexcept {
   if (item.fresh || item.keeps || plan.ended) return false;
   // An end is everybody's.
-  if (plan.use_kernel && kernel_has(item, POLLRDHUP)) return false;
+  if (plan.use_kernel && kernel_has(item, POLLRDHUP) != 0) return false;
   return !item.stream->claim_arrivals();
 }
 
-bool EpollSet::kernel_has(const Item& item, short bits) noexcept {
-  pollfd now{kernel_number(item), bits, 0};
-  timespec zero{0, 0};
-  return sys::ppoll(&now, 1, &zero, nullptr) > 0;
+std::uint32_t EpollSet::kernel_has(const Item& item, short bits) noexcept {
+  return static_cast<std::uint32_t>(item.stream->ask_kernel(kernel_number(item), bits));
 }
 
 // Does the stream have something to say? Without `consume` an answer of yes may be given again.
@@ -371,8 +367,8 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume, bool stays) noex
   if (exclusive) {
     if (events == EPOLLIN && is_anothers(item, plan)) events = 0;
     // A newcomer is told what there is, which here the inner instance is yet to say.
-    item.keeps =
-        put && item.fresh ? kernel_has(item, POLLIN) : !edge_triggered && (events & EPOLLIN) != 0;
+    item.keeps = put && item.fresh ? kernel_has(item, POLLIN) != 0
+                                   : !edge_triggered && (events & EPOLLIN) != 0;
   }
   // Also where the inner instance was to tell of it, and the change came first.
   item.owes_room = held && (item.fresh || item.tell_all) && events == 0;
@@ -502,11 +498,8 @@ int EpollSet::promise_room(std::uint64_t wait, epoll_event* out, int max) noexce
         return n;
       }
       // And what is there to be read, wherever it is.
-      pollfd now{kernel_number(*item), plan.kernel_events, 0};
-      timespec zero{0, 0};
-      const bool there = plan.use_kernel && sys::ppoll(&now, 1, &zero, nullptr) > 0;
-      out[n].events = static_cast<std::uint32_t>(plan.ready) | (item->mask & kOutput) |
-                      (there ? static_cast<std::uint32_t>(now.revents) : 0);
+      const std::uint32_t there = plan.use_kernel ? kernel_has(*item, plan.kernel_events) : 0;
+      out[n].events = static_cast<std::uint32_t>(plan.ready) | (item->mask & kOutput) | there;
       out[n++].data = item->data;
       item->told_in = wait;
     }

@@ -169,7 +169,7 @@ class EpollSet {
   static int kernel_number(const Item& item) noexcept;
   static int control(int instance, int op, int fd, std::uint32_t events,
                      std::uint64_t data) noexcept;
-  static bool kernel_has(const Item& item, short bits) noexcept;
+  static std::uint32_t kernel_has(const Item& item, short bits) noexcept;
   static void ask_again(Item& item) noexcept { item.kernel_bits_of = 0; }
   static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;
   bool watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);

@@ -182,6 +182,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // that happens after the plan was made goes unnoticed. The channel is armed, so that its wait_fd()
   // tells of the next arrival, never, if nothing is ready now, or in any case.
   PollPlan plan_poll(short events, Arm arm) noexcept;
+  // What poll(2) says of the TCP socket under that number, without waiting, as far as it is said of
+  // the program's bytes: the carrier may have changed since a plan, and what is there be a frame.
+  short ask_kernel(int number, short bits) noexcept;
   // Polls for `events` on the channel, as its rule's `spin` and the time until the deadline allow.
   // False: a plan, and signals::came_since_begin(), tell what came of it. `known_shutdowns`: a
   // plan's, or those that it finds.

@@ -189,6 +189,16 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
   }
 }
 
+// Nobody promises not to read past a place while the lock is held, and no frame comes before that.
+short Stream::ask_kernel(int number, short bits) noexcept {
+  timespec at_once{};
+  MutexLock rx(rx_mutex_);
+  const Source from = source();
+  if (from != Source::kTcp && from != Source::kTcpUpToBoundary) bits &= kWriteBits | kAlwaysBits;
+  pollfd now{number, bits, 0};
+  return sys::ppoll(&now, 1, &at_once, nullptr) > 0 ? now.revents : 0;
+}
+
 std::uint64_t Stream::tcp_arrivals(bool& ends) noexcept {
   MutexLock rx(rx_mutex_);
   ends = boundary_ != kNoBoundary && !resume_seen_;

@@ -111,12 +111,8 @@ int Stream::unread_to_tell() noexcept {
   if (!tells_unread_.load(std::memory_order_relaxed)) return -1;
   const int saved = errno;
   const PollPlan plan = plan_poll(POLLRDHUP, Arm::kNever);
-  bool ended = (plan.ready & POLLRDHUP) != 0;
-  if (plan.use_kernel) {
-    pollfd entry{fd(), plan.kernel_events, 0};
-    timespec at_once{};
-    ended |= sys::ppoll(&entry, 1, &at_once, nullptr) > 0 && (entry.revents & POLLRDHUP) != 0;
-  }
+  const short told = plan.use_kernel ? ask_kernel(fd(), plan.kernel_events) : 0;
+  const bool ended = ((plan.ready | told) & POLLRDHUP) != 0;
   const int unread = unread_bytes();
   errno = saved;
   return unread + (ended ? 1 : 0);

@@ -60,6 +60,25 @@ TEST(StreamSwitch, AClientIsNotStoppedForLongByAServerThatDoesNotRead) {
 }
 
 // As before fork(2): what the kernel has left must be the program's.
+// Who had a plan for the kernel, and asks it when the carrier has changed: read(2) would find
+// nothing.
+TEST(StreamSwitch, AFrameThatIsInTheKernelIsNothingToRead) {
+  StreamPair p;
+  p.start();
+  p.channels_up();
+  ASSERT_TRUE(p.a->plan_poll(POLLIN, Stream::Arm::kNever).use_kernel);
+  EXPECT_EQ(p.a->ask_kernel(p.a_fd, POLLIN), 0);
+  // The other end's token comes when this one has promised not to read past its place.
+  for (int i = 0; i < 2000 && !readable(p.a_fd, 1); ++i) {
+    p.b->service();
+    if (!readable(p.a_fd, 1)) p.a->service();
+  }
+  ASSERT_TRUE(readable(p.a_fd, 1));
+  EXPECT_EQ(p.a->ask_kernel(p.a_fd, POLLIN | POLLRDHUP), 0);
+  EXPECT_EQ(p.a->ask_kernel(p.a_fd, POLLIN | POLLOUT), POLLOUT);
+  EXPECT_TRUE(p.pump_until([&] { return p.a->state() == State::kOnChannel; }));
+}
+
 TEST(StreamSwitch, LeavingInTheMiddleOfTheSwitchLeavesNoFrameInTheKernel) {
   for (int services = 0; services < 8; ++services) {
     StreamPair p;
