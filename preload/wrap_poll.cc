@@ -63,6 +63,7 @@ struct Entry {
   bool waiting = false;
   short ready = 0;
   bool held = false;       // no room, as the stream changes its carrier
+  std::uint64_t frames = 0;  // PollPlan::frames, before the kernel was asked
   int kernel_index = -1;   // in the kernel's set: the program's descriptor itself
   int channel_index = -1;  // and the channel's
 };
@@ -137,6 +138,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       }
       e.ready = plan.ready;
       e.held = plan.frozen;
+      e.frames = plan.frames;
       if (e.ready != 0) ++ready_now;
       if (plan.use_kernel) {
         e.kernel_index = static_cast<int>(used);
@@ -191,6 +193,10 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
           e.held |= plan.frozen;
           if (plan.use_kernel) {
             from_kernel &= static_cast<short>(plan.kernel_events | POLLERR | POLLHUP | POLLNVAL);
+            // Nor if a frame of the peer's library was what it saw.
+            if (plan.frames != e.frames) {
+              from_kernel &= e.stream->ask_kernel(e.stream->fd(), plan.kernel_events);
+            }
           } else {
             from_kernel = 0;
           }

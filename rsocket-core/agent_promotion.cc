@@ -29,11 +29,14 @@ bool is_on_this_host(const Endpoint& endpoint) noexcept {
   return local;
 }
 
+bool is_short(Reason why) noexcept {
+  return why == Reason::kNoDescriptors || why == Reason::kNoMemory;
+}
+
 // Whether what keeps a transport from its work may be over soon: a device may come up after the program, and a
 // library cannot be loaded where descriptors are short.
 bool passes(Reason why) noexcept {
-  return why == Reason::kNoDescriptors || why == Reason::kNoMemory ||
-         why == Reason::kNoRdmaDevice || why == Reason::kNoVerbsLibrary;
+  return is_short(why) || why == Reason::kNoRdmaDevice || why == Reason::kNoVerbsLibrary;
 }
 
 }  // namespace
@@ -553,27 +556,37 @@ bool Agent::needs_to_be_found(const Stream& stream) noexcept {
 // was needed once: the stream that needed it may be closed by now, and the next one says nothing.
 void Agent::be_found() noexcept {
   using At = Answering::At;
-  Reason why = Reason::kNone;
   bool changed = false;
+  const auto settle = [&](Reason why, At& at, std::atomic<bool>& wanted) noexcept {
+    if (why == Reason::kNone) {
+      at = At::kHere;
+      changed = true;
+    } else if (is_short(why)) {
+      wanted.store(false);  // the next one that is accepted says it again
+    } else {
+      at = At::kFailed;
+    }
+  };
   if (found_over_shm_.load() && found_.shm == At::kNowhere) {
-    found_.shm = At::kFailed;
+    Reason why = Reason::kNone;
     if (Transport* transport = shm_transport(why)) {
       MutexLock lock(mutex_);  // as in listen_shm()
-      changed |= transport->listen_alone(found_at_, lone_rendezvous_) == Reason::kNone;
+      why = transport->listen_alone(found_at_, lone_rendezvous_);
     }
+    settle(why, found_.shm, found_over_shm_);
   }
   if (found_over_rdma_.load() && found_.rdma == At::kNowhere) {
-    found_.rdma = At::kFailed;
+    Reason why = Reason::kNone;
     int none = -1;
-    if (Transport* transport = verbs_transport(why)) {
-      changed |= transport->listen_alone(found_at_, none) == Reason::kNone;
-    }
+    if (Transport* transport = verbs_transport(why)) why = transport->listen_alone(found_at_, none);
+    settle(why, found_.rdma, found_over_rdma_);
   }
   if (changed) family_.publish(found_at_);
 }
 
 // A connection was accepted, or its program has read: was it asked for?
 void Agent::offer(const StreamPtr& stream) noexcept {
+  needs_to_be_found(*stream);  // as one does that was accepted before the first fork
   be_found();
   for (auto it = unknown_.begin(); it != unknown_.end(); ++it) {
     if (it->second.request.tuple != stream->tuple()) continue;

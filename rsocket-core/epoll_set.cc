@@ -256,6 +256,7 @@ void EpollSet::watch_channel(Item& item, const Stream::PollPlan& plan) noexcept 
 // the kernel is to be asked.
 std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bool in_any_case,
                                     bool consume) noexcept {
+  const bool frames_came = std::exchange(item.seen_frames, plan.frames) != plan.frames;
   if (in_any_case) {
     item.kernel_bits |= static_cast<std::uint32_t>(plan.kernel_events) | EPOLLERR | EPOLLHUP;
     ask_again(item);
@@ -264,7 +265,8 @@ std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bo
   if (!plan.use_kernel || item.kernel_bits == 0) return 0;
   std::uint32_t bits = item.kernel_bits &
                        (static_cast<std::uint32_t>(plan.kernel_events) | EPOLLERR | EPOLLHUP);
-  if (bits != 0 && item.kernel_bits_of != collects_) {
+  // Nor where a frame of the peer's library was what it saw.
+  if (bits != 0 && (item.kernel_bits_of != collects_ || frames_came)) {
     bits &= kernel_has(item, poll_bits(bits));
   }
   if ((item.mask & EPOLLET) != 0 && (bits & kInput) != 0 && !in_any_case && !item.tell_all) {

@@ -141,6 +141,7 @@ class EpollSet {
     std::uint64_t seen_tcp_arrivals = 0;
     std::uint64_t seen_blocked = 0;
     std::uint64_t seen_shutdowns = 0;
+    std::uint64_t seen_frames = 0;
     short seen_ends = 0;
   };
   // Item::kernel_fd: not there; or there under a number that the program has closed, or that names another

@@ -173,6 +173,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
     std::uint64_t arrivals = 0;            // bytes that ever came over the channel
     std::uint64_t blocked = 0;             // sends that found no room
     std::uint64_t shutdowns = 0;           // of either end, and resets; of ours also in vain
+    std::uint64_t frames =
+        0;  // bytes of the peer's library that were read from the TCP socket so far
     std::uint64_t channel_generation = 0;  // channels so far: a number may name another one by now
     bool frozen = false;                   // no room only until a switch is through
     bool ended = false;                    // the peer's direction has ended, or will where it is known

@@ -126,6 +126,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
       plan.blocked = blocked_.load(std::memory_order_relaxed);
       plan.shutdowns = shutdowns();
       plan.channel_generation = channel_generation_;
+      plan.frames = frames_rx_;
       // Closed: by a thread that did not wait for this one, which is inside a call.
       const bool closed = state() == State::kClosed && channel_ != nullptr && channel_->failed();
       if (state() == State::kReset || closed) {

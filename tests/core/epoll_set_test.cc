@@ -115,6 +115,27 @@ TEST(EpollSet, AnEdgeIsNotLostWhileTheCarrierChanges) {
   }
 }
 
+// The peer commits and goes back at once, and this end hears of both in its look.
+TEST(EpollSet, FramesThatTheLookItselfReadsAreNoArrival) {
+  StreamPair p;
+  Instance instance;
+  ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(EPOLLIN, 1), false), 0);
+  EXPECT_EQ(instance.ready(), Ready());
+  p.start();
+  p.channels_up();
+  for (int i = 0; i < 2000 && p.b->state() != State::kOnChannel; ++i) {
+    p.b->service();
+    if (!readable(p.a_fd, 1)) p.a->service();
+  }
+  ASSERT_EQ(p.b->state(), State::kOnChannel);
+  ASSERT_EQ(p.a->state(), State::kSwitching);
+  p.b->keep_on_tcp(Reason::kOperator);
+  ASSERT_EQ(p.b->state(), State::kResuming);
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_EQ(p.a->state(), State::kOnTcp);
+}
+
 // Not by waiting for the change to be over, as there is something else to tell.
 // Who asks for urgent bytes and room is told of room with every arrival, as by the kernel.
 TEST(EpollSet, AnArrivalIsAnEdgeOfRoomThoughTheCarrierChangesBeforeItIsAskedFor) {

@@ -59,7 +59,6 @@ TEST(StreamSwitch, AClientIsNotStoppedForLongByAServerThatDoesNotRead) {
   EXPECT_EQ("before after", recv_text(*p.b, 100));
 }
 
-// As before fork(2): what the kernel has left must be the program's.
 // Who had a plan for the kernel, and asks it when the carrier has changed: read(2) would find
 // nothing.
 TEST(StreamSwitch, AFrameThatIsInTheKernelIsNothingToRead) {
@@ -79,6 +78,7 @@ TEST(StreamSwitch, AFrameThatIsInTheKernelIsNothingToRead) {
   EXPECT_TRUE(p.pump_until([&] { return p.a->state() == State::kOnChannel; }));
 }
 
+// As before fork(2): what the kernel has left must be the program's.
 TEST(StreamSwitch, LeavingInTheMiddleOfTheSwitchLeavesNoFrameInTheKernel) {
   for (int services = 0; services < 8; ++services) {
     StreamPair p;
