@@ -126,7 +126,10 @@ bool VerbsChannel::arm() noexcept {
   if (awaits_send_.load(kAcquire)) {
     MutexLock send(send_mutex_);
     const std::uint64_t before = completed_sends_;
-    if (ibv_req_notify_cq(queues_.send_cq(), 0) != 0) request_failure(Reason::kQpError);
+    if (!send_armed_) {
+      if (ibv_req_notify_cq(queues_.send_cq(), 0) != 0) request_failure(Reason::kQpError);
+      send_armed_ = true;
+    }
     collect_sends();
     if (completed_sends_ != before) {
       arrived = true;
@@ -140,10 +143,15 @@ bool VerbsChannel::arm() noexcept {
 
 void VerbsChannel::drain() noexcept {
   receive_mutex_.lock();
-  ibv_cq* cq = nullptr;
-  void* context = nullptr;
-  while (ibv_get_cq_event(queues_.completions(), &cq, &context) == 0) ibv_ack_cq_events(cq, 1);
-  armed_ = false;
+  // A request brings one event, so behind the last that is due there is nothing to be read; who is
+  // here has been told of one, due or not.
+  do {
+    ibv_cq* cq = nullptr;
+    void* context = nullptr;
+    if (ibv_get_cq_event(queues_.completions(), &cq, &context) != 0) break;
+    ibv_ack_cq_events(cq, 1);
+    (cq == queues_.receive_cq() ? armed_ : send_armed_) = false;
+  } while (armed_ || send_armed_);
   look_again(receive_mutex_.unlock_and_tell());
 }
 

@@ -186,7 +186,9 @@ class VerbsChannel final : public Channel {
   alignas(64) MarkedMutex receive_mutex_;
   // What the peer is owed depends on more than the bytes that are consumed: see owes().
   std::atomic<bool> look_closer_{false};  // receive_mutex_
+  // An event of the receive or the send completion queue was asked for and has not been drained.
   bool armed_ RR_GUARDED_BY(receive_mutex_) = false;
+  bool send_armed_ RR_GUARDED_BY(receive_mutex_) = false;
   static constexpr int kPollBatch = 16;
   // A queue pair uses receives in the order in which they were posted (IBTA, chapter 10). Those
   // that are not posted again yet are from unposted_slot_ on, before the next; where they are a

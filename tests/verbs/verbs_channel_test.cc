@@ -370,6 +370,32 @@ TEST_F(VerbsTest, AFailureWakesSleepersAtBothEnds) {
   EXPECT_TRUE(readable(*b_, kWake));
 }
 
+// Calls of read(2) that this thread has made so far, those of this function included.
+std::uint64_t calls_of_read() {
+  std::ifstream file("/proc/thread-self/io");
+  std::string name;
+  std::uint64_t value = 0;
+  while (file >> name >> value && name != "syscr:") continue;
+  return value;
+}
+
+TEST_F(VerbsTest, AWakeUpCostsOneReadOfTheEventChannel) {
+  ASSERT_NO_FATAL_FAILURE(make_channels());
+  b_->progress();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(b_->arm());
+    write_some(*a_, "x");
+    ASSERT_TRUE(readable(*b_, kWake));
+    const std::uint64_t before = calls_of_read();
+    const std::uint64_t looking = calls_of_read() - before;
+    b_->drain();
+    EXPECT_EQ(calls_of_read() - before, 2 * looking + 1);
+    EXPECT_FALSE(readable(*b_, 0ms)) << "the event was read";
+    b_->progress();
+    EXPECT_EQ(read_all(*b_), "x");
+  }
+}
+
 // Each end has a thread that writes and one that reads, all of which sleep when there is nothing
 // to do, and two that only call progress().
 TEST_F(VerbsTest, ThreadsThatSleepAndThreadsThatPollShareAChannel) {
