@@ -47,6 +47,10 @@ const std::vector<Option> kShared = {
     {"--seconds", "N", "how long each measurement takes"},
     {"--budget", "MINUTES", "no measurement begins after that; default: no limit"},
     {"--quick", nullptr, "a short run: fewer rows and rounds, less time each"},
+    {"--awake", nullptr,
+     "no processor of the hosts halts meanwhile, as root, by the\n"
+     "kernel's /dev/cpu_dma_latency: for hosts where waking one\n"
+     "takes longer than a message"},
 };
 
 constexpr const char* kSharedHelp =
@@ -153,8 +157,8 @@ const std::vector<Bench> kBenches = {
      "to say of a ConnectX-5 at 100 GbE.\n"
      "\n"
      "Example; the third, in a source tree, prints the numbers of the fourth:\n"
-     "  ringroad bench net --carriers tcp,shm,shm-polls,shm-sleeps\n"
-     "  ringroad bench oltp --carriers tcp,shm\n"
+     "  ringroad bench net --awake --carriers tcp,shm,shm-polls,shm-sleeps\n"
+     "  ringroad bench oltp --awake --carriers tcp,shm\n"
      "  ctest --test-dir build -L cost -V\n"
      "  ringroad bench model --shm-instructions N --verbs-instructions N --instructions-per-s N\n"
      "\n"

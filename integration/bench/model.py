@@ -315,6 +315,8 @@ ASSUMPTIONS = (
      "another's cache is in the ping-pongs; the completions that a card writes are in neither", "Ringroad"),
     ("Who sleeps is woken by the other process here and by the card's interrupt there; the interrupt is "
      "in neither", "the one that is ahead: what both pay more brings the ratio nearer to 1"),
+    ("Without --awake TCP's wake-ups of halted processors are counted as its software, and with it "
+     "nobody's are counted at all", "Ringroad polling; and neither for certain"),
     ("Polling takes the wake-up away at the price of a core for each thread that waits, so there is no "
      "ratio of CPU for it", "polling, where there are fewer cores than threads"),
     ("Both ends share this host's processors and caches", "neither for certain"),
@@ -335,6 +337,7 @@ def inputs(options, card, settings):
                 f"{options.verbs_instructions:g} over a queue pair, at {options.instructions_per_s:g} a "
                 f"second: {card.more_us:.3f} us more ({', '.join(COUNTED)}; `{COUNT_COMMAND}`)",
             "bench net": str(options.net), "bench oltp": str(options.oltp),
+            "processors": "did not halt (--awake)" if settings.get("awake") else "as the host has them",
             "MariaDB": settings["mariadb"], "Ringroad's build": settings["ringroad"]}
 
 
@@ -398,6 +401,9 @@ def main(words):
         if of_net["ringroad"] != of_oltp["ringroad"]:
             raise results.ResultsError(
                 f"{options.net} and {options.oltp} are of two builds of Ringroad: measure one again")
+        if of_net.get("awake") != of_oltp.get("awake"):
+            raise results.ResultsError(f"of {options.net} and {options.oltp} one was measured with "
+                                       "--awake and one without: measure one again")
         found = Net(net_cells)
         card = Card(options.latency, 1000 * options.bandwidth / 8,
                     1e6 * (options.verbs_instructions - options.shm_instructions)

@@ -20,6 +20,8 @@ FAILED, WRONG = 1, 2
 PATIENCE = 2
 # Above this share of the processors, other programs' work is worth a warning.
 BUSY_PERCENT = 10
+AWAKE = ("No processor halted while this was measured (--awake): what it costs to wake one is in no "
+         "figure. On hosts whose processors do halt, a carrier that sleeps gains less.")
 
 
 class CellError(Exception):
@@ -139,6 +141,7 @@ def parser_of(bench):
     parser.add_argument("--seconds", type=positive)
     parser.add_argument("--budget", type=float, default=0)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--awake", action="store_true")
     bench.add_options(parser)
     return parser
 
@@ -234,17 +237,29 @@ class Run:
     def run(self):
         options, bench = self._options, self._bench
         settings = {"bench": bench.name, "place": self._place.name, "carriers": options.carriers,
-                    "rounds": options.rounds, "seconds": options.seconds, **bench.settings()}
+                    "rounds": options.rounds, "seconds": options.seconds, **bench.settings(),
+                    **({"awake": True} if options.awake else {})}
         with results.Results(options.out, settings) as self._results:
             done = len(self._results.cells)
             if done:
                 self.say(f"goes on in {options.out}, which has {done} cells already")
             if plots.obstacle():
                 self.say(plots.obstacle())
+            self._keep_awake()
             self._look_for_obstacles()
             if not self._run_blocks():
                 self.say("out of time: the rest is left out; the same command goes on")
             return self._report()
+
+    def _keep_awake(self):
+        if not self._options.awake:
+            return
+        for end in self._place.ends.values():
+            try:
+                end.host.make("bench.awake:Awake")
+            except hosts.HostError as problem:
+                raise hosts.HostError(f"{end.host.name}: --awake: {problem}; root may open it where "
+                                      "the kernel manages idle processors") from None
 
     def _look_for_obstacles(self):
         for carrier in self._carriers:
@@ -359,6 +374,7 @@ class Run:
         for end in self._place.ends.values():
             end.host.end()
             end.host.start()
+        self._keep_awake()
 
     def _time_left(self):
         left = sum(not self._results.has(self._key(carrier, {**block, **row}, number))
@@ -389,6 +405,8 @@ class Run:
                 pictures[group] = name
         remarks = bench.remarks([cell["figures"] for cell in self._results.cells
                                  if "figures" in cell])
+        if options.awake:
+            remarks = [AWAKE, *remarks]
         conclusions = bench.conclusions(self._results.cells)
         report.write(options.out, bench.title, [*bench.introduction, *remarks], tables, headings,
                      bench.facts(), pictures, conclusions)

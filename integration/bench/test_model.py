@@ -208,7 +208,8 @@ def test_results_of_another_kind_are_refused(tmp_path, capsys):
     assert "settings.json: No such file" in refused(capsys, [*words, "--oltp", str(tmp_path)])
     settings = tmp_path / "net" / results.SETTINGS
     for change, why in (({"place": "soft-roce"}, "was measured on soft-roce"),
-                        ({"ringroad": "another"}, "are of two builds")):
+                        ({"ringroad": "another"}, "are of two builds"),
+                        ({"awake": True}, "one was measured with --awake")):
         settings.write_text(json.dumps(SETTINGS | {"bench": "net"} | change))
         assert why in refused(capsys, words)
     for text, why in (("{", "settings.json:1: is no JSON"), ("[]", "settings.json:1: holds no settings")):

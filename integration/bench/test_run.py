@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import run
+from bench import awake, run
 
 PACKAGES = Path(__file__).parents[1]
 
@@ -183,3 +183,24 @@ def test_a_budget_is_shared_by_the_blocks(out):
     assert done.returncode == 0 and "out of time" in done.stdout, done.stdout + done.stderr
     blocks = [cell[0] for cell in measured(done)]
     assert min(blocks.count("one"), blocks.count("two")) >= len(blocks) / 8
+
+
+def test_processors_are_kept_awake_for_who_asks_and_no_longer(tmp_path):
+    file = tmp_path / "latency"
+    file.write_bytes(b"at first")
+    held = awake.Awake(file)
+    assert file.read_bytes() == bytes(4) + b"irst", "0 us, as a number of 32 bits"
+    number = held._file  # pylint: disable=protected-access
+    os.fstat(number)
+    held.close()
+    with pytest.raises(OSError):
+        os.fstat(number)
+
+
+@pytest.mark.skipif(not os.access(awake.PATH, os.W_OK), reason=f"{awake.PATH} is not to be written to")
+def test_a_run_that_keeps_processors_awake_says_so_and_is_no_other(out):
+    done = counted(out, "--awake", carriers="tcp")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No processor halted" in done.stdout and "No processor halted" in (out / "report.md").read_text()
+    other = counted(out, carriers="tcp")
+    assert other.returncode == 2 and "awake is true there" in other.stderr
