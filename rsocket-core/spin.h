@@ -4,6 +4,8 @@
 // Thread rule: any thread at any time.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -27,6 +29,12 @@ struct SpinHost {
   }
   // Whoever else is ready to run here runs.
   static void let_others_run() noexcept { sys::raw(SYS_sched_yield); }
+  // How often another thread was given the processor while this one wanted it.
+  static long switches() noexcept {
+    rusage usage{};
+    sys::raw(SYS_getrusage, RUSAGE_THREAD, sys::word(&usage));
+    return usage.ru_nivcsw;
+  }
 };
 
 class Spin {
@@ -39,6 +47,8 @@ class Spin {
   // So much costs no more than a sleep. Behind it the processor is offered to others, each time.
   static constexpr std::int64_t kOfferEveryNs = 5'000;
   // Longer than an interrupt takes, shorter than what the scheduler gives to who does not sleep.
+  // Where the kernel has counted no switch since the last such time, no thread of this host took
+  // it, but a hypervisor.
   static constexpr std::int64_t kTakenAwayNs = 100'000;
   // For tests of what happens meanwhile, which a busy host would have polled for no time.
   static inline std::atomic<std::int64_t> taken_away_ns{kTakenAwayNs};
@@ -64,7 +74,7 @@ class Spin {
     if (longest_ns == 0 || !pays(messages, host)) return false;
     const unsigned score = score_.load(std::memory_order_relaxed);
     std::int64_t now = host.now_ns();
-    const std::int64_t end = now + longest_ns * std::max(score, 1U) / kMaxScore;
+    const std::int64_t end = now + longest_ns;
     std::int64_t offer = now + kOfferEveryNs;
     do {
       const Look found = look();
@@ -80,8 +90,11 @@ class Spin {
       }
       const std::int64_t before = std::exchange(now, host.now_ns());
       if (now - before > taken_away_ns.load(std::memory_order_relaxed)) {
-        pause(now);
-        return look() == Look::kReady;
+        const long switches = host.switches();
+        if (switches_.exchange(switches, std::memory_order_relaxed) != switches) {
+          pause(now);
+          return look() == Look::kReady;
+        }
       }
     } while (now < end);
     if (score > 0) score_.store(score - 1, std::memory_order_relaxed);
@@ -98,6 +111,7 @@ class Spin {
   }
 
   std::atomic<unsigned> score_{kMaxScore / 2};  // how often it paid lately
+  std::atomic<long> switches_{0};               // as they were when they were last asked for
   std::atomic<std::int64_t> pause_ns_{0};
   std::atomic<std::int64_t> resumes_ns_{0};
 };

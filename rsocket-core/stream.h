@@ -140,6 +140,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // -1: it is not, and nothing has been done.
   ssize_t send_short(const void* from, std::size_t n) noexcept;
   ssize_t recv_short(void* to, std::size_t n) noexcept;
+  struct ShortReceive {
+    void* to;
+    std::size_t n;
+    std::size_t taken = 0;
+  };
   int shutdown(int how) noexcept;
   int take_error() noexcept;         // SO_ERROR
   int unread_bytes() noexcept;       // FIONREAD
@@ -189,9 +194,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   short ask_kernel(int number, short bits) noexcept;
   // Polls for `events` on the channel, as its rule's `spin` and the time until the deadline allow.
   // False: a plan, and signals::came_since_begin(), tell what came of it. `known_shutdowns`: a
-  // plan's, or those that it finds.
+  // plan's, or those that it finds. With `receive` what comes is taken at once, if it can be taken
+  // by the short way; its caller need not have looked before.
   bool spin_until_ready(short events, std::int64_t deadline_ns,
-                        std::optional<std::uint64_t> known_shutdowns = {}) noexcept;
+                        std::optional<std::uint64_t> known_shutdowns = {},
+                        ShortReceive* receive = nullptr) noexcept;
   // Whether it would.
   bool may_spin(short events) const noexcept;
   // One look of somebody who polls and knows a plan's `arrivals` and `shutdowns`: whether there are
@@ -392,8 +399,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // goes on.
   static int sleep_as_program(pollfd* fds, unsigned long count, std::int64_t deadline_ns) noexcept;
   static bool restarts() noexcept;
+  // recv_short() by who holds the lock; 0: see there.
+  std::size_t take_short(void* to, std::size_t n) noexcept RR_REQUIRES(rx_mutex_);
   // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.
-  bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind) noexcept;
+  // `polled`: there is no use in polling before.
+  bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind,
+                         bool polled = false) noexcept;
   // What is known of the socket's options; each is asked for when it is first needed.
   enum class Option : std::uint8_t { kRecvTimeout = 1, kSendTimeout = 2, kTellsUnread = 4 };
   void learn(Option option) noexcept;

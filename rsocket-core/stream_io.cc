@@ -349,6 +349,18 @@ ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
   if ((flags & kPeekAll) == kPeekAll && may_sleep) return peek_all(iov, count_iov, flags);
   std::size_t done = 0;
   std::int64_t deadline = 0;
+  bool polled = false;
+  if (may_sleep && count_iov == 1 && (flags & kRecvMore) == 0 && short_enough(total) &&
+      may_spin(POLLIN)) {
+    polled = true;
+    deadline = io_deadline(false);
+    ShortReceive receive{iov->iov_base, total};
+    spin_until_ready(POLLIN, deadline, {}, &receive);
+    if (receive.taken > 0) {
+      errno = saved_errno;
+      return static_cast<ssize_t>(receive.taken);
+    }
+  }
   bool serviced = false;
   bool sized = false;
   // What answers a send is not there yet: one question to the kernel less.
@@ -392,7 +404,8 @@ ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
         return -1;
       }
       if (deadline == 0) deadline = io_deadline(false);
-      if (!sleep_until_ready(POLLIN, deadline, done == 0, Sleep::kCancellable)) {
+      if (!sleep_until_ready(POLLIN, deadline, done == 0, Sleep::kCancellable,
+                             std::exchange(polled, false))) {
         if (done > 0 && errno != ECANCELED) break;
         return -1;
       }

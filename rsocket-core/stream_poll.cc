@@ -6,7 +6,7 @@
 #include <csignal>
 #include <utility>
 
-#include "rsocket-core/stream.h"
+#include "rsocket-core/stream_short.h"
 #include "rsocket-core/sys.h"
 #include "rsocket-core/tcp_counters.h"
 
@@ -233,7 +233,8 @@ bool Stream::may_spin(short events) const noexcept {
 }
 
 bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
-                              std::optional<std::uint64_t> known_shutdowns) noexcept {
+                              std::optional<std::uint64_t> known_shutdowns,
+                              ShortReceive* receive) noexcept {
   using Look = Spin::Look;
   if (!may_spin(events)) return false;
   std::int64_t longest_ns = config_.spin_ns;
@@ -247,7 +248,12 @@ bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
         const bool was_free = rx_mutex_.lock_and_tell();
         if (channel_ != nullptr) channel_->progress();
         if (!known_shutdowns) known_shutdowns = shutdowns();
-        const bool moved = channel_ready(events) != 0 || shutdowns() != *known_shutdowns;
+        bool moved = channel_ready(events) != 0 || shutdowns() != *known_shutdowns;
+        if (receive != nullptr) {
+          if (moved) receive->taken = take_short(receive->to, receive->n);
+          // Who has not asked before finds these out here.
+          moved |= shut_rd_ || error_.load(std::memory_order_relaxed) != 0;
+        }
         const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0 && was_free;
         return moved ? Look::kReady : awaited ? Look::kInterrupted : Look::kNothing;
       },
@@ -267,9 +273,9 @@ Spin::Look Stream::look_at_channel(std::uint64_t arrivals, bool room_awaited,
   return moved ? Look::kReady : awaited ? Look::kInterrupted : Look::kNothing;
 }
 
-bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart,
-                               Sleep kind) noexcept {
-  if (spin_until_ready(events, deadline_ns)) return true;
+bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind,
+                               bool polled) noexcept {
+  if (!polled && spin_until_ready(events, deadline_ns)) return true;
   Waiter waiter;
   waiter.events = events;
   waiter.wake_fd = thread_wake_fd();

@@ -16,6 +16,9 @@ namespace ringroad {
 // A large send enters the ring in pieces, so that the receiver can start on the first.
 inline constexpr std::size_t kCommitBytes = Channel::kMaxPutBytes;
 
+// Of a receive; more bytes may be taken than its histogram has room for.
+inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2Histogram::kLargest; }
+
 [[gnu::always_inline]] inline ssize_t Stream::send_short(const void* from, std::size_t n) noexcept {
   if (n - 1 >= kCommitBytes || !tx_mutex_.try_lock_within()) return -1;
   bool sent = false;
@@ -36,14 +39,12 @@ inline constexpr std::size_t kCommitBytes = Channel::kMaxPutBytes;
   return sent ? static_cast<ssize_t>(n) : -1;
 }
 
-[[gnu::always_inline]] inline ssize_t Stream::recv_short(void* to, std::size_t n) noexcept {
-  if (n - 1 >= stats::Log2Histogram::kLargest || !rx_mutex_.try_lock_within()) return -1;
-  std::size_t taken = 0;
+[[gnu::always_inline]] inline std::size_t Stream::take_short(void* to, std::size_t n) noexcept {
   // The token that was seen is read when everything before it was: what comes next is in the ring.
-  if (state_.load(std::memory_order_relaxed) == State::kOnChannel && verified_ == 0) {
-    taken = hardly_ever(!channel_->is_shm()) ? channel_->take(to, n)
-                                             : static_cast<ShmChannel&>(*channel_).take(to, n);
-  }
+  if (state_.load(std::memory_order_relaxed) != State::kOnChannel || verified_ != 0) return 0;
+  const std::size_t taken = hardly_ever(!channel_->is_shm())
+                                ? channel_->take(to, n)
+                                : static_cast<ShmChannel&>(*channel_).take(to, n);
   if (taken > 0) {
     stats::StreamCounts& counts = slot_->counts;
     touched_.store(true, std::memory_order_relaxed);
@@ -51,6 +52,12 @@ inline constexpr std::size_t kCommitBytes = Channel::kMaxPutBytes;
     stats::Counters::add(counts.traffic.rx_messages[1], 1);
     counts.rx_sizes.add_within(taken);
   }
+  return taken;
+}
+
+[[gnu::always_inline]] inline ssize_t Stream::recv_short(void* to, std::size_t n) noexcept {
+  if (!short_enough(n) || !rx_mutex_.try_lock_within()) return -1;
+  const std::size_t taken = take_short(to, n);
   rx_mutex_.unlock_within();
   return taken > 0 ? static_cast<ssize_t>(taken) : -1;
 }
