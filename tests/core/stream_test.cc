@@ -49,6 +49,47 @@ TEST(Stream, AReceiveThatPollsEndsWithItsTimeOut) {
   EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
 }
 
+TEST(Stream, AReceiveThatMayPollSaysAtOnceWhatNeedsNoPolling) {
+  const auto quickly = [](Stream& stream) {
+    const std::int64_t began = sys::now_ns();
+    const std::string said = recv_text(stream, 10);
+    EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+    return said;
+  };
+  {
+    StreamPair p;
+    make_b_poll(p, false);
+    EXPECT_EQ(5, send_text(*p.a, "hello"));
+    EXPECT_EQ("hello", quickly(*p.b));
+    ASSERT_EQ(0, p.b->shutdown(SHUT_RD));
+    EXPECT_EQ("", quickly(*p.b)) << "its own end";
+  }
+  {
+    StreamPair p;
+    make_b_poll(p, false);
+    EXPECT_EQ(3, send_text(*p.a, "end"));
+    ASSERT_EQ(0, p.a->shutdown(SHUT_WR));
+    EXPECT_EQ("end", quickly(*p.b));
+    EXPECT_EQ("", quickly(*p.b)) << "the peer's end";
+  }
+}
+
+TEST(Stream, AReceiveThatPollsTakesWhatComesMeanwhileOnceAndCountsItOnce) {
+  StreamPair p;
+  make_b_poll(p, false);
+  std::string got;
+  std::thread receiver([&] {
+    while (got.size() < 8) got += recv_text(*p.b, 4);
+  });
+  // It polls for much longer than this.
+  const std::int64_t soon = sys::now_ns() + 20'000'000;
+  while (sys::now_ns() < soon) std::this_thread::yield();
+  EXPECT_EQ(8, send_text(*p.a, "12345678"));
+  receiver.join();
+  EXPECT_EQ("12345678", got);
+  EXPECT_EQ(p.b->messages_on_channel(), 2U);
+}
+
 TEST(Stream, WhoPollsLearnsOfAnEndThatTheAgentHasTakenIn) {
   StreamPair p;
   make_b_poll(p);
