@@ -100,8 +100,8 @@ const std::vector<Bench> kBenches = {
      "What a connection itself costs: ping-pong, streams, small messages, connecting",
      {
          {"--measures", "LIST",
-          "of pingpong-block,pingpong-epoll,stream,rate,connections;\n"
-          "default: all of them"},
+          "of pingpong-block,pingpong-epoll,stream,rate,connections,\n"
+          "promotions; default: all of them"},
          {"--sizes", "LIST",
           "bytes of a ping-pong's messages;\n"
           "default: 1,64,512,4096,16384,65536"},
