@@ -76,6 +76,7 @@ class Spin {
     std::int64_t now = host.now_ns();
     const std::int64_t end = now + longest_ns;
     std::int64_t offer = now + kOfferEveryNs;
+    bool offered = false;
     do {
       const Look found = look();
       if (found == Look::kReady && score < kMaxScore) {
@@ -83,6 +84,10 @@ class Spin {
       }
       if (found != Look::kNothing) return found == Look::kReady;
       if (now >= offer) {
+        // What has happened between two polls says nothing of this one.
+        if (!std::exchange(offered, true)) {
+          switches_.store(host.switches(), std::memory_order_relaxed);
+        }
         host.let_others_run();
         offer = now + kOfferEveryNs;
       } else {

@@ -92,6 +92,17 @@ TEST(SpinTest, GoesOnWhereNoThreadOfTheHostTookTheProcessor) {
   EXPECT_GT(polls_for(spin, kPolls, 1, host), 0) << "no pause";
 }
 
+TEST(SpinTest, WhatTookTheProcessorBetweenTwoPollsIsNoReasonToPause) {
+  struct Emulated : Host {
+    void relax() { now += kLook + (++looks == 100 ? kSlice : 0); }
+    int looks = 0;
+  };
+  Spin spin;
+  Emulated host;
+  host.switched = 7;  // at work
+  EXPECT_TRUE(spin.until([&] { return ready_if(host.looks == 200); }, kPolls, 1, host));
+}
+
 TEST(SpinTest, PausesWhereTheSchedulerGivesTheProcessorToOthersUnasked) {
   struct Preempted : Host {
     void relax() {
