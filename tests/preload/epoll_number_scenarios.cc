@@ -103,10 +103,13 @@ SCENARIO(epoll_a_number_used_again_has_no_past, 0) {
   a.server([&] { add(a, epoll, first, EPOLLIN | EPOLLOUT, 1); a.close(first); });
   const int second = a.stream();
   a.server([&] {
-    a.log("the same number %d", first == second);
+    // It has it already, unless a descriptor of the library's own was there for a moment
+    // (docs/compatibility.md).
+    a.log("the same number %d", ::dup2(second, first) == first);
+    if (second != first) ::close(second);
     wait(a, epoll, 0);
-    modify(a, epoll, second, EPOLLIN);
-    add(a, epoll, second, EPOLLIN, 2);
+    modify(a, epoll, first, EPOLLIN);
+    add(a, epoll, first, EPOLLIN, 2);
     wait(a, epoll, 0);
   });
   a.client([&] { a.send(second, "x"); });
