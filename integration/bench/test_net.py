@@ -75,7 +75,7 @@ def test_each_row_is_one_that_a_carrier_can_have():
     pingpongs = [("pingpong", wait, *more) for wait in ("block", "epoll")
                  for more in ((1, 64), (1, 4096), (16, 64))]
     streams = [("stream", "block", 1, 65536), ("rate", "block", 1, 64),
-               ("connections", "block", 1, 64)]
+               ("connections", "block", 1, 64), ("promotions", "block", 1, 64)]
     assert rows_of("tcp") == rows_of("rdma") == rows_of("rsockets") == pingpongs + streams
     assert rows_of("shm-polls") == rows_of("rdma-sleeps") == pingpongs
     assert rows_of("write") == rows_of("send") == [
