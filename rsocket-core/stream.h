@@ -434,6 +434,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // All that follow need both locks. stream_switch.cc:
   void step(StreamEvent event, Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void settle_kernel_only() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  // Nothing but this stream has used its TCP connection.
+  bool kernel_counted_the_same() const noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void touch() noexcept {
     if (!touched()) touched_.store(true, std::memory_order_relaxed);
   }

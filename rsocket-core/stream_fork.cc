@@ -64,7 +64,7 @@ void Stream::begin_shared(std::uint64_t share) noexcept {
 bool Stream::count_from_here() noexcept {
   unproven_ = true;
   counted_from_ = 0;
-  if (!tcp_counters(fd(), tcp_tx_, tcp_rx_)) return false;
+  if (!tcp_counters(fd(), role_ == StreamRole::kConnect, tcp_tx_, tcp_rx_)) return false;
   counted_from_ = tcp_tx_ + tcp_rx_;
   return true;
 }
@@ -73,7 +73,7 @@ bool Stream::awaits_use() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
   return (!touched() || (unproven_ && tcp_tx_ + tcp_rx_ == counted_from_)) &&
-         tcp_counters_are(fd(), tcp_tx_, tcp_rx_);
+         kernel_counted_the_same();
 }
 
 // kNone once no other process has it. Nobody of this process is between the locks and the kernel. What
@@ -83,7 +83,7 @@ Reason Stream::become_alone() noexcept {
   if (!host_->holds_alone(*this)) return Reason::kFork;
   const int flags = sys::fcntl(fd(), F_GETFL);
   if (flags < 0) return Reason::kBusy;
-  if (!tcp_counters_are(fd(), tcp_tx_, tcp_rx_) && !count_from_here()) return Reason::kBusy;
+  if (!kernel_counted_the_same() && !count_from_here()) return Reason::kBusy;
   nonblocking_.store((flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
   set_options_changed();
   shared_.store(false, std::memory_order_release);

@@ -156,7 +156,7 @@ void Stream::frame_token() noexcept {
   if (state() != State::kSwitching) return;
   if (!frozen_) {
     // Our count must hold from here until our own token.
-    if (tcp_counters_are(fd(), tcp_tx_, tcp_rx_)) {
+    if (kernel_counted_the_same()) {
       freeze();
     } else {
       give_up(Reason::kUntrackedIo);

@@ -50,6 +50,10 @@ void Stream::settle_kernel_only() noexcept {
 
 // ---- Promotion
 
+bool Stream::kernel_counted_the_same() const noexcept {
+  return tcp_counters_are(fd(), role_ == StreamRole::kConnect, tcp_tx_, tcp_rx_);
+}
+
 Reason Stream::may_promote() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
@@ -64,7 +68,7 @@ Reason Stream::may_promote() noexcept {
   if (shared()) {
     if (const Reason why_not = become_alone(); why_not != Reason::kNone) return why_not;
   }
-  if (!tcp_counters_are(fd(), tcp_tx_, tcp_rx_)) return Reason::kUntrackedIo;
+  if (!kernel_counted_the_same()) return Reason::kUntrackedIo;
   if (unproven_ && tcp_tx_ + tcp_rx_ == counted_from_) return Reason::kBusy;
   unproven_ = false;
   return Reason::kNone;
@@ -139,7 +143,7 @@ void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonc
     if (pinned_) why_not = reason();
     if (kept() != Reason::kNone) why_not = kept();
     // Nothing is between the locks and the kernel now, so this count holds until the switch.
-    if (why_not == Reason::kNone && !tcp_counters_are(fd(), tcp_tx_, tcp_rx_)) {
+    if (why_not == Reason::kNone && !kernel_counted_the_same()) {
       why_not = Reason::kUntrackedIo;
     }
     if (why_not != Reason::kNone) {

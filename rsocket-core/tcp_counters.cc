@@ -29,36 +29,43 @@ bool memory_of(int fd, std::uint32_t& taken, std::uint32_t& limit) noexcept {
 
 }  // namespace
 
-bool tcp_counters(int fd, std::uint64_t& written, std::uint64_t& read) noexcept {
-  // The receive side is two calls (bytes received, bytes not yet read) with the peer possibly
-  // sending between them, so the count of bytes received must be the same before and after. A
-  // peer that never pauses for so long is not promoted this time.
+bool tcp_counters(int fd, bool connected, std::uint64_t& written, std::uint64_t& read) noexcept {
+  // Each direction is two calls (bytes received and not yet read, acknowledged and not yet), with
+  // the peer possibly sending or acknowledging between them, so the counts must be the same before
+  // and after. A peer that never pauses for so long is not promoted this time.
   constexpr int kAttempts = 16;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     tcp_info before{};
     tcp_info after{};
     int unread = 0;
+    int unacknowledged = 0;
     socklen_t length = sizeof before;
     if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &before, &length) != 0) return false;
-    if (length < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof before.tcpi_bytes_retrans) {
+    if (length < offsetof(tcp_info, tcpi_bytes_received) + sizeof before.tcpi_bytes_received) {
       return false;
     }
     if (sys::ioctl(fd, SIOCINQ, &unread) != 0) return false;
+    if (sys::ioctl(fd, SIOCOUTQ, &unacknowledged) != 0) return false;
     length = sizeof after;
     if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &after, &length) != 0) return false;
-    if (after.tcpi_bytes_received != before.tcpi_bytes_received) continue;
-    // Every byte written was sent once (plus retransmissions) or is still to be sent.
-    written = after.tcpi_bytes_sent - after.tcpi_bytes_retrans + after.tcpi_notsent_bytes;
+    if (after.tcpi_bytes_received != before.tcpi_bytes_received ||
+        after.tcpi_bytes_acked != before.tcpi_bytes_acked) {
+      continue;
+    }
+    // Not tcpi_bytes_sent less tcpi_bytes_retrans: what could not leave the host at first (no
+    // route, a full queue) is in the former twice, and never in the latter. See docs/decisions.md.
+    const unsigned syn = connected ? 1 : 0;
+    written = after.tcpi_bytes_acked - syn + static_cast<unsigned>(unacknowledged);
     read = after.tcpi_bytes_received - static_cast<unsigned>(unread);
     return true;
   }
   return false;
 }
 
-bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcept {
+bool tcp_counters_are(int fd, bool connected, std::uint64_t written, std::uint64_t read) noexcept {
   std::uint64_t kernel_written = 0;
   std::uint64_t kernel_read = 0;
-  return tcp_counters(fd, kernel_written, kernel_read) && kernel_written == written &&
+  return tcp_counters(fd, connected, kernel_written, kernel_read) && kernel_written == written &&
          kernel_read == read;
 }
 

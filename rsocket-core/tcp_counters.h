@@ -6,15 +6,17 @@
 
 namespace ringroad {
 
-// The bytes written to and read from the connected socket `fd` by whoever had it. False where the
-// kernel does not tell (Linux before 4.19), or the peer does not pause for long enough to say.
-bool tcp_counters(int fd, std::uint64_t& written, std::uint64_t& read) noexcept;
+// The bytes written to and read from the connected socket `fd` by whoever had it. `connected` says
+// that this end called connect(), whose SYN the kernel counts as an acknowledged byte. False where
+// the kernel does not tell (tcpi_bytes_acked and tcpi_bytes_received, tcp(7): Linux 4.1), or the
+// peer does not pause for long enough to say. REQUIRES: this end has not shut its output.
+bool tcp_counters(int fd, bool connected, std::uint64_t& written, std::uint64_t& read) noexcept;
 
 // True when the kernel's counts of bytes written to and read from the connected socket `fd` are
-// exactly these. Needs tcpi_bytes_sent (Linux 4.19); where the kernel has no such count, false.
+// exactly these; where tcp_counters() would be false, false.
 // REQUIRES: nobody who goes through the library sends or receives on `fd` during the call. The peer
 // may be sending.
-bool tcp_counters_are(int fd, std::uint64_t written, std::uint64_t read) noexcept;
+bool tcp_counters_are(int fd, bool connected, std::uint64_t written, std::uint64_t read) noexcept;
 
 // Neither end has closed, shut down or reset the connection.
 bool tcp_established(int fd) noexcept;

@@ -65,14 +65,31 @@ def reach_over_the_cable(address):
 
 
 @contextlib.contextmanager
-def link_down(servers=(ADDRESS,)):
-    tool("ip", "link", "set", CABLE[0], "down")
+def queues():
+    """Before both ends, as a card has them: what is sent is lost behind a queue.
+
+    Without, veth says that it has dropped a packet whose other end is down, and Soft-RoCE sends it again at
+    once, for ever, in the process's own ibv_post_send() (Linux 6.1: a processor that never comes back).
+    """
+    for end in CABLE:
+        tool("tc", "qdisc", "add", "dev", end, "root", "pfifo")
     try:
         yield
     finally:
-        tool("ip", "link", "set", CABLE[0], "up")
-        for address in servers:  # which the kernel has forgotten with the link
-            reach_over_the_cable(address)
+        for end in CABLE:
+            tool("tc", "qdisc", "del", "dev", end, "root")
+
+
+@contextlib.contextmanager
+def link_down(servers=(ADDRESS,)):
+    with queues():
+        tool("ip", "link", "set", CABLE[0], "down")
+        try:
+            yield
+        finally:
+            tool("ip", "link", "set", CABLE[0], "up")
+            for address in servers:  # which the kernel has forgotten with the link
+                reach_over_the_cable(address)
 
 
 @pytest.fixture(name="modules", scope="module", autouse=True)

@@ -32,11 +32,11 @@ class QuietHost final : public StreamHost {
 };
 
 // Descriptors of a connected TCP connection: connector, accepted.
-inline std::pair<int, int> tcp_pair() {
+inline std::pair<int, int> tcp_pair(const char* at = "127.0.0.1") {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(1, inet_pton(AF_INET, at, &address.sin_addr));
   socklen_t length = sizeof address;
   EXPECT_EQ(0, bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address));
   EXPECT_EQ(0, listen(listener, 4));
