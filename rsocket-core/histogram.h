@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace ringroad::stats {
 
@@ -19,13 +20,19 @@ namespace ringroad::stats {
 // A count of one writer at a time: no read-modify-write is needed that others would see as one. A
 // relaxed load and store become three instructions; here they are one, but where a sanitizer is to
 // see them.
-[[gnu::always_inline]] inline void add_alone(std::atomic<std::uint64_t>& count,
-                                             std::uint64_t n) noexcept {
+template <typename Count>
+[[gnu::always_inline]] inline void add_alone(std::atomic<Count>& count,
+                                             std::type_identity_t<Count> n) noexcept {
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !__has_feature(thread_sanitizer)
-  static_assert(sizeof count == sizeof n && std::atomic<std::uint64_t>::is_always_lock_free);
-  asm("addq %1, %0" : "+m"(count) : "er"(n) : "cc");
+  static_assert(sizeof count == sizeof n && std::atomic<Count>::is_always_lock_free);
+  static_assert(sizeof n == 4 || sizeof n == 8);
+  if constexpr (sizeof n == 8) {
+    asm("addq %1, %0" : "+m"(count) : "er"(n) : "cc");
+  } else {
+    asm("addl %1, %0" : "+m"(count) : "er"(n) : "cc");
+  }
 #else
-  count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_release);
 #endif
 }
 

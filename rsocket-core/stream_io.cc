@@ -138,7 +138,7 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags, Sleep sleep) no
   const signals::Later whole;  // a handler sends before it or after it, not in between its pieces
   if (count_iov == 1) {
     const ssize_t sent = send_short(iov->iov_base, iov->iov_len);
-    if (sent > 0) return sent;
+    return sent > 0 ? sent : send_long(iov, 1, flags, sleep);
   }
   return send_long(iov, count_iov, flags, sleep);
 }
@@ -334,7 +334,7 @@ ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
   const signals::Later whole;
   if (count_iov == 1 && (flags & kRecvMore) == 0) {
     const ssize_t taken = recv_short(iov->iov_base, iov->iov_len);
-    if (taken > 0) return taken;
+    return taken > 0 ? taken : recv_long(iov, 1, flags);
   }
   return recv_long(iov, count_iov, flags);
 }

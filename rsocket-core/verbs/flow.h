@@ -47,6 +47,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rsocket-core/histogram.h"
+
 namespace ringroad {
 
 inline constexpr std::uint32_t kDataReceives = 64;
@@ -112,9 +114,7 @@ class SendWindow {
     return outstanding() < data_limit_ + kCreditReserve + kStreamReserve;
   }
   // Before the message is posted: its acknowledgement can be quick.
-  void sent() noexcept {
-    sent_.store(sent_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  }
+  void sent() noexcept { stats::add_alone(sent_, 1); }
   // The peer has reposted `reposted` receives altogether. False when it cannot have.
   bool acked(std::uint32_t reposted) noexcept {
     if (reposted - acked_count() > outstanding()) return false;

@@ -65,6 +65,7 @@ bool VerbsChannel::established(CmId id, const Hello& peer) noexcept {
     data_request_.sg_list = &data_bytes_;
     data_request_.num_sge = 1;
     data_request_.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    data_request_.send_flags = IBV_SEND_INLINE;
     data_request_.wr.rdma.rkey = peer_rkey_;
   }
 

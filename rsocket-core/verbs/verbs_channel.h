@@ -95,9 +95,11 @@ class VerbsChannel final : public Channel {
       RR_REQUIRES(send_mutex_);
   [[gnu::noinline]] void collect_sends() noexcept RR_REQUIRES(send_mutex_);
   // What it is made of, all but whether it asks for a completion.
-  [[gnu::always_inline]] void fill_in_message(std::uint64_t from, std::uint64_t n) noexcept
-      RR_REQUIRES(send_mutex_);
+  [[gnu::always_inline]] void fill_in_message(const std::byte* at, std::uint64_t from,
+                                              std::uint64_t n) noexcept RR_REQUIRES(send_mutex_);
   bool post_message(std::uint64_t from, std::uint64_t n) noexcept RR_REQUIRES(send_mutex_);
+  // What is filled in, and too long for an entry of the queue.
+  [[gnu::noinline]] bool post_by_reference() noexcept RR_REQUIRES(send_mutex_);
   [[gnu::noinline]] bool hear_of_credit() noexcept RR_EXCLUDES(receive_mutex_, send_mutex_);
   [[gnu::noinline]] bool find_room(std::uint64_t head, std::size_t n) noexcept;
   [[gnu::noinline]] bool put_closely(std::uint64_t head, std::size_t n) noexcept
@@ -140,7 +142,8 @@ class VerbsChannel final : public Channel {
   [[gnu::noinline]] bool take_more(const ibv_wc* first, int n) noexcept RR_REQUIRES(receive_mutex_);
   // False: the peer has broken the protocol.
   bool take_batch(const ibv_wc* done, int n) noexcept RR_REQUIRES(receive_mutex_);
-  [[gnu::always_inline]] void slot_used() noexcept RR_REQUIRES(receive_mutex_);
+  // The next one, whose number is `used`.
+  [[gnu::always_inline]] void slot_used(std::uint32_t used) noexcept RR_REQUIRES(receive_mutex_);
   void answer() noexcept RR_EXCLUDES(send_mutex_);
   [[gnu::noinline]] void repost() noexcept RR_REQUIRES(receive_mutex_);
   [[gnu::always_inline]] bool take_in(const ibv_wc& completion) noexcept
@@ -205,8 +208,8 @@ class VerbsChannel final : public Channel {
   ibv_sge data_bytes_ RR_GUARDED_BY(send_mutex_){};
   ibv_send_wr data_request_ RR_GUARDED_BY(send_mutex_){};
   std::uint64_t posted_sends_ RR_GUARDED_BY(send_mutex_) = 0;     // work requests, ever
-  // Data may be posted until they are so many: there is credit and room in the queue for it, and
-  // none of it is to ask for a completion.
+  // Data may be posted until they are so many: nothing waits before it, there is credit and room in
+  // the queue for it, and none of it is to ask for a completion.
   std::uint64_t plain_until_ RR_GUARDED_BY(send_mutex_) = 0;
   std::uint64_t completed_sends_ RR_GUARDED_BY(send_mutex_) = 0;  // known to be complete
   std::uint64_t last_signalled_ RR_GUARDED_BY(send_mutex_) = 0;   // posted_sends_ after it

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
+#include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "rsocket-core/verbs/verbs_channel.h"
@@ -20,6 +23,20 @@ bool well_formed(const ControlMessage& message) noexcept {
   return known && message.zero16 == 0 && (message.proof == 0 || announces) &&
          message.reason < static_cast<std::uint8_t>(Reason::kCount) &&
          (!credit || (message.value == 0 && message.reason == 0));
+}
+
+// Of data that has come well: both fields in one comparison.
+inline bool is_message(const ibv_wc& completion) noexcept {
+  struct Kind {
+    ibv_wc_status status;
+    ibv_wc_opcode opcode;
+  };
+  static_assert(offsetof(ibv_wc, opcode) == offsetof(ibv_wc, status) + offsetof(Kind, opcode));
+  constexpr auto kMessage =
+      std::bit_cast<std::uint64_t>(Kind{IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM});
+  std::uint64_t kind;
+  std::memcpy(&kind, &completion.status, sizeof kind);
+  return kind == kMessage;
 }
 
 }  // namespace
@@ -65,21 +82,20 @@ inline bool VerbsChannel::take_in(const ibv_wc& completion) noexcept {
   }
 }
 
-inline void VerbsChannel::slot_used() noexcept {
-  const std::uint32_t next = next_slot_ + 1;
+inline void VerbsChannel::slot_used(std::uint32_t used) noexcept {
+  const std::uint32_t next = used + 1;
   next_slot_ = next;
   if (hardly_ever(next % kRepostBatch == 0)) repost();
 }
 
 // A channel that has failed, too, has a requested failure.
 inline bool VerbsChannel::take_one(const ibv_wc& first, int n, std::uint64_t consumed) noexcept {
-  if (n != 1 || requested_failure_.load(kAcquire) != Reason::kNone ||
-      first.status != IBV_WC_SUCCESS || first.wr_id != next_slot_ ||
-      first.opcode != IBV_WC_RECV_RDMA_WITH_IMM ||
-      !take_data(first.byte_len, be32toh(first.imm_data), consumed)) {
+  const std::uint32_t slot = next_slot_;
+  if (n != 1 || requested_failure_.load(kAcquire) != Reason::kNone || !is_message(first) ||
+      first.wr_id != slot || !take_data(first.byte_len, be32toh(first.imm_data), consumed)) {
     return false;
   }
-  slot_used();
+  slot_used(slot);
   return true;
 }
 
@@ -177,7 +193,7 @@ bool VerbsChannel::take_batch(const ibv_wc* done, int n) noexcept {
       failure_.store(requested_failure_.load(kAcquire), kRelease);
       return false;
     }
-    slot_used();
+    slot_used(next_slot_);
   }
   if (n < 0) request_failure(Reason::kQpError);
   return true;

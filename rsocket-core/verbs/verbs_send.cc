@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cerrno>
+#include <utility>
 
 #include "rsocket-core/verbs/verbs_channel.h"
 
@@ -43,12 +45,11 @@ bool VerbsChannel::post(ibv_send_wr& request, bool signalled) noexcept {
 }
 
 // REQUIRES: credit, a free entry of the send queue, and that it does not cross the ring's end.
-inline void VerbsChannel::fill_in_message(std::uint64_t from, std::uint64_t n) noexcept {
+inline void VerbsChannel::fill_in_message(const std::byte* at, std::uint64_t from,
+                                          std::uint64_t n) noexcept {
   const FlowCounts now = counts();
-  data_bytes_.addr = reinterpret_cast<std::uintptr_t>(queues_.transmit_ring().at(from));
+  data_bytes_.addr = reinterpret_cast<std::uintptr_t>(at);
   data_bytes_.length = static_cast<std::uint32_t>(n);
-  data_request_.send_flags = IBV_SEND_INLINE;
-  if (hardly_ever(n > queues_.max_inline())) data_request_.send_flags = 0;
   data_request_.imm_data = htobe32(encode_immediate(now, shift_));
   data_request_.wr.rdma.remote_addr = data_bytes_.addr + to_peer_;
 
@@ -60,9 +61,21 @@ inline void VerbsChannel::fill_in_message(std::uint64_t from, std::uint64_t n) n
 }
 
 bool VerbsChannel::post_message(std::uint64_t from, std::uint64_t n) noexcept {
-  fill_in_message(from, n);
+  fill_in_message(queues_.transmit_ring().at(from), from, n);
   last_stream_send_ = posted_sends_ + 1;
-  return post(data_request_, false);
+  const unsigned usual = data_request_.send_flags;
+  if (n > queues_.max_inline()) data_request_.send_flags = 0;
+  const bool posted = post(data_request_, false);
+  data_request_.send_flags = usual;
+  return posted;
+}
+
+bool VerbsChannel::post_by_reference() noexcept {
+  const unsigned usual = std::exchange(data_request_.send_flags, 0U);
+  ibv_send_wr* bad;
+  const bool posted = ibv_post_send(queues_.qp(), &data_request_, &bad) == 0;
+  data_request_.send_flags = usual;
+  return posted;
 }
 
 Channel::View VerbsChannel::tx_view() noexcept {
@@ -117,10 +130,12 @@ void VerbsChannel::post_data() noexcept {
   while (!failed()) {
     const std::uint64_t from = tx_posted_.load(std::memory_order_relaxed);
     const std::uint64_t left = tx_head() - from;
-    if (left == 0 || !window_.may_send_data() || !send_slot_free(kControlSlots)) return;
+    if (left == 0) return;
+    if (!window_.may_send_data() || !send_slot_free(kControlSlots)) break;
     const std::uint64_t to_ring_end = ring_bytes() - (from & mask);
-    if (!post_message(from, std::min({left, to_ring_end, kMaxMessageBytes}))) return;
+    if (!post_message(from, std::min({left, to_ring_end, kMaxMessageBytes}))) break;
   }
+  plain_until_ = 0;  // nothing may overtake what is left
 }
 
 // Whether there is credit now, and nothing that the stream should know first: a program that only
@@ -135,21 +150,26 @@ bool VerbsChannel::hear_of_credit() noexcept {
 // Where the message would have to wait, or be two, commit() knows better. What is copied behind the head is
 // nobody's until it moves.
 bool VerbsChannel::put(const void* from, std::size_t n) noexcept {
+  const int saved = errno;  // here already: what is known behind a call takes a register
   const std::uint64_t head = tx_head_.load(std::memory_order_relaxed);
   if (hardly_ever(head + n > room_until_) && !find_room(head, n)) return false;
-  copy_short(queues_.transmit_ring().at(head), from, n);
+  std::byte* const at = queues_.transmit_ring().at(head);
+  copy_short(at, from, n);
   if (!send_mutex_.try_lock_within()) return false;
   // A failure is seen by who looks closely, after kSignalEvery messages: till then they are kept
   // for replay.
   const std::uint64_t posted = posted_sends_;
-  const bool plain = posted < plain_until_ && tx_posted_.load(std::memory_order_relaxed) == head;
+  const bool plain = posted < plain_until_;
   if (plain) {
-    const int saved = errno;
+    assert(tx_posted_.load(std::memory_order_relaxed) == head);
     tx_head_.store(head + n, kRelease);
-    fill_in_message(head, n);
+    fill_in_message(at, head, n);
     last_stream_send_ = posted_sends_ = posted + 1;
     ibv_send_wr* bad;
-    if (hardly_ever(ibv_post_send(queues_.qp(), &data_request_, &bad) != 0)) {
+    const bool sent = hardly_ever(n > queues_.max_inline())
+                          ? post_by_reference()
+                          : ibv_post_send(queues_.qp(), &data_request_, &bad) == 0;
+    if (hardly_ever(!sent)) {
       request_failure(Reason::kQpError);
       plain_until_ = 0;
     }
@@ -174,12 +194,13 @@ bool VerbsChannel::put_closely(std::uint64_t head, std::size_t n) noexcept {
                         window_.may_send_data() && send_slot_free(kControlSlots);
   if (may_send) {
     tx_head_.store(head + n, kRelease);
-    post_message(head, n);
+    const bool posted = post_message(head, n);
     const std::uint64_t free_slots =
         kSendSlots - kControlSlots - (posted_sends_ - completed_sends_);
     const std::uint64_t before_signalled = (posted_sends_ | (kSignalEvery - 1)) - posted_sends_;
     plain_until_ =
-        posted_sends_ + std::min({free_slots, before_signalled, window_.room_for_data()});
+        posted ? posted_sends_ + std::min({free_slots, before_signalled, window_.room_for_data()})
+               : 0;
   }
   errno = saved;
   send_mutex_.unlock_within();
