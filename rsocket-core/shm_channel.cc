@@ -3,6 +3,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "rsocket-core/sys.h"
@@ -25,6 +26,13 @@ constexpr std::int64_t distance(std::uint64_t earlier, std::uint64_t later) noex
 }
 constexpr std::int32_t distance(std::uint32_t earlier, std::uint32_t later) noexcept {
   return static_cast<std::int32_t>(later - earlier);
+}
+
+// Whether a cursor of the peer's went back since an earlier look at it, or so far ahead, a quarter
+// of all numbers, that its distance() to a cursor a ring behind that look could come out negative.
+template <typename Cursor>
+constexpr bool astray(Cursor earlier, Cursor later) noexcept {
+  return static_cast<Cursor>(later - earlier) >> (std::numeric_limits<Cursor>::digits - 2) != 0;
 }
 
 bool well_formed(const ControlMessage& message) noexcept {
@@ -154,7 +162,7 @@ void ShmChannel::take_arrivals() noexcept {
   for (;;) {
     const std::uint64_t tail = peer_.tail.load(kAcquire);
     if (tail == known) return;
-    if (distance(known, tail) < 0 ||
+    if (astray(known, tail) ||
         distance(load(rx_consumed_), tail) > static_cast<std::int64_t>(ring_bytes())) {
       set_failure(Reason::kBadRequest);
       return;
@@ -184,8 +192,8 @@ void ShmChannel::take_control_tail() noexcept {
   for (;;) {
     const std::uint32_t tail = peer_.control_tail.load(kAcquire);
     if (tail == known) return;
-    if (distance(known, tail) < 0 || distance(control_taken_.load(kAcquire), tail) >
-                                         static_cast<std::int32_t>(kShmControlSlots)) {
+    if (astray(known, tail) || distance(control_taken_.load(kAcquire), tail) >
+                                   static_cast<std::int32_t>(kShmControlSlots)) {
       set_failure(Reason::kBadRequest);
       return;
     }

@@ -685,6 +685,26 @@ TEST(ShmChannelLies, RefusesATailThatGoesBack) {
   EXPECT_EQ(rig.victim->rx_view().size, 100u);
 }
 
+// As far ahead as a signed distance reaches, and so too far from what was consumed for one.
+TEST(ShmChannelLies, RefusesATailHalfOfAllNumbersAhead) {
+  Rig rig = make_rig();
+  rig.liar().tail = 100;
+  rig.victim->progress();
+  rig.liar().tail = 100 + (std::uint64_t{1} << 63) - 1;
+  rig.victim->progress();
+  EXPECT_EQ(rig.victim->failure(), Reason::kBadRequest);
+  EXPECT_EQ(rig.victim->rx_view().size, 100u);
+}
+
+TEST(ShmChannelLies, RefusesAControlTailHalfOfAllNumbersAhead) {
+  Rig rig = make_rig();
+  rig.liar().control_tail = 1;
+  rig.victim->progress();
+  rig.liar().control_tail = 1 + (std::uint32_t{1} << 31) - 1;
+  rig.victim->progress();
+  EXPECT_EQ(rig.victim->failure(), Reason::kBadRequest);
+}
+
 TEST(ShmChannelLies, RefusesConsumptionOfWhatWasNeverSent) {
   Rig rig = make_rig();
   rig.victim->commit(2000);
