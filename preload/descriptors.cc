@@ -12,6 +12,7 @@
 #include <new>
 
 #include "preload/close.h"
+#include "preload/fresh.h"
 #include "preload/runtime.h"
 #include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
@@ -139,6 +140,19 @@ bool reads_unusually(int fd) noexcept {
   return some_read_unusually.load(std::memory_order_relaxed) && has_unusual_options(fd);
 }
 
+std::atomic<bool> some_time_out{false};
+
+void note_if_times_out(int fd) noexcept {
+  const int saved = errno;
+  timeval timeout{};
+  socklen_t length = sizeof timeout;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, &length) == 0 &&
+      (timeout.tv_sec != 0 || timeout.tv_usec != 0)) {
+    some_time_out.store(true, std::memory_order_relaxed);
+  }
+  errno = saved;
+}
+
 Farewell::Farewell(int fd) noexcept {
   if (managed(fd) && !some_linger.load(std::memory_order_relaxed)) return;
   if (!lingers(fd)) return;
@@ -151,16 +165,22 @@ Farewell::~Farewell() {
   if (copy_ >= 0) sys::close_quietly(copy_);
 }
 
-SocketRef find_slow(int fd) noexcept {
+SocketRef find_as_it_is(int fd) noexcept {
   for (;;) {
     Socket* const socket = peek(fd);
     if (socket == nullptr) return {};
     if (!SocketRef::try_hold(socket)) continue;  // being closed right now: look again
     SocketRef ref(socket);
     if (table[fd].load(std::memory_order_seq_cst) != socket) continue;
-    if (ref.is(Socket::Kind::kInherited)) runtime::inherit(fd, ref);
     return ref;
   }
+}
+
+SocketRef find_slow(int fd) noexcept {
+  SocketRef ref = find_as_it_is(fd);
+  if (ref.is(Socket::Kind::kInherited)) runtime::inherit(fd, ref);
+  if (ref.is(Socket::Kind::kFresh) && !fresh::become_stream(fd, ref)) return {};
+  return ref;
 }
 
 SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept {
@@ -194,6 +214,14 @@ void add_number(int fd, const SocketRef& socket) noexcept {
   socket->refs.fetch_add(1, std::memory_order_relaxed);
   raise_highest(fd);
   table[fd].store(socket.get(), std::memory_order_release);
+}
+
+void forget(int fd, const SocketRef& socket) noexcept {
+  MutexLock lock(table_mutex);
+  if (table[fd].load(std::memory_order_relaxed) != socket.get()) return;
+  table[fd].store(nullptr, std::memory_order_seq_cst);
+  --socket->numbers;
+  socket->refs.fetch_sub(1, std::memory_order_acq_rel);  // the table's; the caller has another
 }
 
 SocketRef take(int fd, bool& last, int& other) noexcept {
@@ -231,7 +259,8 @@ void share_with_child(Agent& agent, Family::Member member) noexcept {
     if (socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kInherited) {
       socket->goes_to_child = member != 0 && agent.family().add(socket->share, member);
     }
-    if (socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kConnecting) {
+    const Socket::Kind kind = socket->kind.load(std::memory_order_relaxed);
+    if (kind == Socket::Kind::kConnecting || kind == Socket::Kind::kFresh) {
       socket->forked.store(true, std::memory_order_relaxed);
     }
     if (socket->kind.load(std::memory_order_relaxed) != Socket::Kind::kStream) continue;
@@ -274,6 +303,12 @@ void after_fork_child(Family::Joined joined) noexcept {
     if (socket == nullptr) continue;
     Socket::Kind kind = socket->kind.load(std::memory_order_relaxed);
     if (kind == Socket::Kind::kEpoll) socket->epoll->after_fork_child();
+    if (kind == Socket::Kind::kFresh) {
+      socket->use.forget_guests();
+      // A thread of the parent's was about to make a stream of it, or to close it.
+      if (socket->use.settled()) table[fd].store(nullptr, std::memory_order_relaxed);
+      continue;
+    }
     if (kind == Socket::Kind::kStream) {
       // The Stream itself is the parent's: leave it alone, reference and all.
       Stream& stream = *socket->stream;

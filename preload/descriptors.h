@@ -11,8 +11,10 @@
 #include <cstdint>
 #include <utility>
 
+#include "policy/settings.h"
 #include "rsocket-core/agent.h"
 #include "rsocket-core/epoll_set.h"
+#include "rsocket-core/fresh_use.h"
 
 namespace ringroad::preload {
 
@@ -20,6 +22,7 @@ struct Socket {
   enum class Kind : std::uint8_t {
     kFree,
     kConnecting,  // connect() is under way; `config` says what to do once it is established
+    kFresh,  // a connection of the kernel's alone, hardly used yet: fresh.h
     kStream,
     kListener,
     kEpoll,       // an epoll instance that holds, or held, streams
@@ -32,13 +35,21 @@ struct Socket {
   std::uint32_t numbers = 0;  // how many descriptors name it; guarded by the table
   StreamPtr stream;           // kStream; set before kind, constant until recycled
   StreamConfig config;        // kConnecting, kInherited
-  Endpoint endpoint;          // kListener
+  Endpoint endpoint;          // kListener; kFresh: where it was accepted from
   bool goes_to_child = false;  // at a fork: the child will have it as kInherited
   bool is_lost = false;        // at a fork: as kLost
   bool kept_for_exec = false;  // by keep_over_exec()
-  std::atomic<bool> forked{false};  // kConnecting: a child, or the parent, has it too
+  std::atomic<bool> forked{false};  // kConnecting, kFresh: a child, or the parent, has it too
   FourTuple tuple;             // kInherited, as config
-  StreamRole role = StreamRole::kConnect;  // kInherited
+  StreamRole role = StreamRole::kConnect;  // kInherited, kFresh
+  // kFresh. The rule outlives it, as policies do.
+  FreshUse use;
+  WaitList waiters;
+  bool nonblocking = false;  // one that was accepted so
+  std::atomic<const void*> last_sender{nullptr};  // a thread's own address
+  const policy::Settings* rule = nullptr;
+  unsigned limit = 0;            // it becomes a stream with this use
+  std::atomic<bool> old{false};  // it was there when the agent last looked
   std::uint64_t share = 0;                 // kInherited: Family::Share
   std::shared_ptr<EpollSet> epoll;  // kEpoll; set before kind, constant until recycled
   Socket* next_free = nullptr;
@@ -151,6 +162,9 @@ void note_if_lingers(int fd) noexcept;
 // known here, has ever set one.
 bool reads_unusually(int fd) noexcept;
 void note_if_reads_unusually(int fd) noexcept;
+// Whether a receive may be over in time (SO_RCVTIMEO), as some_linger.
+extern std::atomic<bool> some_time_out;
+void note_if_times_out(int fd) noexcept;
 // Keeps the file that `fd` names open for as long as it lives, if closing it may take its time
 // (SO_LINGER): made before a Change, it waits behind it. Of a number that is not known here the
 // kernel is asked in any case.
@@ -165,6 +179,8 @@ class Farewell {
   int copy_ = -1;
 };
 
+SocketRef find_as_it_is(int fd) noexcept;
+// And makes it a stream, if it is one that has not been one before (kInherited, kFresh).
 SocketRef find_slow(int fd) noexcept;
 inline SocketRef find(int fd) noexcept { return managed(fd) ? find_slow(fd) : SocketRef(); }
 
@@ -175,6 +191,8 @@ SocketRef insert(int fd, Socket::Kind kind) noexcept;
 SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept;
 // Another number for the same open file.
 void add_number(int fd, const SocketRef& socket) noexcept;
+// Takes `fd` out, the only number of it.
+void forget(int fd, const SocketRef& socket) noexcept;
 // Takes `fd` out. `last` says whether no other number names the socket; else `other` is one.
 SocketRef take(int fd, bool& last, int& other) noexcept;
 void lock_for_fork() noexcept;

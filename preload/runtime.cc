@@ -15,6 +15,7 @@
 
 #include "preload/cancellation.h"
 #include "preload/epolls.h"
+#include "preload/fresh.h"
 #include "preload/log.h"
 #include "preload/policy_file.h"
 #include "preload/real.h"
@@ -135,6 +136,11 @@ bool allows(StreamRole role, const FourTuple& tuple) noexcept {
   return rule != nullptr && rule->via != policy::Via::kTcp;
 }
 
+bool tell(AgentOptions::Untold which, const Endpoint& remote) noexcept {
+  const descriptors::Change none_is_closed;
+  return fresh::tell(which, remote);
+}
+
 unsigned max_channels() noexcept { return policy_file::current()->limits().max_channels; }
 
 // On the agent thread, as all that concerns edits.
@@ -182,6 +188,7 @@ void before_fork() noexcept {
   if (agent == nullptr) return;
   // The child shares every descriptor and may use any of them: every stream returns to the kernel, and
   // stays there until one process is left that has it.
+  tell(AgentOptions::Untold::kAll, {});
   fork_holds = owns_memory();
   if (fork_holds) agent->leave_all(Reason::kFork, kForkTimeoutNs);
   agent->pin_unshareable();
@@ -219,6 +226,7 @@ void after_fork_child() noexcept {
   }
   agent->after_fork_child(segment);
   establish_mutex.reset_after_fork();
+  fresh::after_fork_child();
   inherit_mutex.reset_after_fork();
   epolls::after_fork_child();
   descriptors::after_fork_child(agent->family().join(child));
@@ -262,6 +270,7 @@ void start() noexcept {
     options.reload_policy = reload_policy;
     options.allows = allows;
     options.max_channels = max_channels;
+    options.tell = tell;
     options.log = log_line;
     options.wants_log = wants_log;
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
@@ -324,27 +333,40 @@ bool owns_memory() noexcept { return sys::getpid() == owner; }
 
 bool shares_memory() noexcept { return same_memory != nullptr && same_memory->load() == 1; }
 
-bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
-           StreamConfig& config) noexcept {
-  if (kernel_only.load(std::memory_order_relaxed)) return false;
+const policy::Settings* rule_of(StreamRole role, const Endpoint& local,
+                                const Endpoint& remote) noexcept {
+  if (on_kernel_only()) return nullptr;
   const policy::Settings* rule = rule_for(role, local, remote);
-  if (rule == nullptr || rule->via == policy::Via::kTcp) return false;
+  return rule == nullptr || rule->via == policy::Via::kTcp ? nullptr : rule;
+}
+
+void configure(const policy::Settings& rule, StreamConfig& config) noexcept {
   config = StreamConfig{};
-  copy(config.rule, sizeof config.rule, rule->name.c_str());
-  copy(config.device, sizeof config.device, rule->device.c_str());
-  config.via_shm = rule->via == policy::Via::kShm || rule->via == policy::Via::kAuto;
-  config.via_rdma = rule->via == policy::Via::kRdma || rule->via == policy::Via::kAuto;
-  if (!rule->key.empty()) config.key = SharedKey::of(rule->key.data(), rule->key.size());
-  config.has_traffic_class = rule->traffic_class.has_value();
-  config.traffic_class = rule->traffic_class.value_or(0);
-  config.ring_bytes = rule->ring_bytes;
-  config.spin_ns = rule->spin.count();
-  config.wait_ns = rule->wait.count();
-  config.idle_ns = rule->idle.count();
-  config.detect_ns = rule->detect.count();
-  config.promote_messages = rule->promote_after.messages.value_or(config.promote_messages);
-  config.promote_bytes = rule->promote_after.bytes.value_or(config.promote_bytes);
-  return true;
+  copy(config.rule, sizeof config.rule, rule.name.c_str());
+  copy(config.device, sizeof config.device, rule.device.c_str());
+  config.via_shm = rule.via == policy::Via::kShm || rule.via == policy::Via::kAuto;
+  config.via_rdma = rule.via == policy::Via::kRdma || rule.via == policy::Via::kAuto;
+  if (!rule.key.empty()) config.key = SharedKey::of(rule.key.data(), rule.key.size());
+  config.has_traffic_class = rule.traffic_class.has_value();
+  config.traffic_class = rule.traffic_class.value_or(0);
+  config.ring_bytes = rule.ring_bytes;
+  config.spin_ns = rule.spin.count();
+  config.wait_ns = rule.wait.count();
+  config.idle_ns = rule.idle.count();
+  config.detect_ns = rule.detect.count();
+  config.promote_messages = rule.promote_after.messages.value_or(config.promote_messages);
+  config.promote_bytes = rule.promote_after.bytes.value_or(config.promote_bytes);
+}
+
+bool is_tcp(int fd) noexcept {
+  int value = 0;
+  socklen_t length = sizeof value;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &value, &length) != 0) return false;
+  return value == IPPROTO_TCP;
+}
+
+void count_early(const policy::Settings& rule, const EarlyUse& early) noexcept {
+  if (segment != nullptr) segment->count_early(segment->rule_index(rule.name.c_str()), early);
 }
 
 bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {
@@ -383,6 +405,8 @@ SocketRef adopt(int fd, StreamRole role, const FourTuple& tuple, const StreamCon
   errno = saved;
   return socket;
 }
+
+bool on_kernel_only() noexcept { return kernel_only.load(std::memory_order_relaxed); }
 
 unsigned forks() noexcept { return fork_count.load(std::memory_order_relaxed); }
 

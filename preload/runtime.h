@@ -20,9 +20,14 @@ Agent* existing_agent() noexcept;
 
 // Since the process started: a listener that the policy did not know of may be one now.
 bool policy_was_edited() noexcept;
-// The rule's settings for a connection; false: stay on TCP.
-bool match(StreamRole role, const Endpoint& local, const Endpoint& remote,
-           StreamConfig& config) noexcept;
+// The rule for a connection; null: stay on TCP. It lives as long as the process. Of the local
+// address, the port of an accepted one is looked at.
+const policy::Settings* rule_of(StreamRole role, const Endpoint& local,
+                                const Endpoint& remote) noexcept;
+void configure(const policy::Settings& rule, StreamConfig& config) noexcept;
+bool is_tcp(int fd) noexcept;
+// A connection of the rule's has ended, and was never a stream.
+void count_early(const policy::Settings& rule, const EarlyUse& early) noexcept;
 // Whether any accepted connection of a listener at `local` might be let off, and over what.
 bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept;
 
@@ -35,6 +40,7 @@ void inherit(int fd, const SocketRef& socket) noexcept;
 // The program is about to have its system calls filtered (seccomp(2)), and has not reckoned with those of
 // the library: every stream returns to the kernel, and none is made any more.
 void use_the_kernel_only() noexcept;
+bool on_kernel_only() noexcept;
 // How often this process has begun to fork.
 unsigned forks() noexcept;
 // connect() has succeeded for a kConnecting socket: make it a stream, and honour the rule's

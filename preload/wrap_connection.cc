@@ -9,6 +9,7 @@
 #include "preload/cancellation.h"
 #include "preload/close.h"
 #include "preload/epolls.h"
+#include "preload/fresh.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
@@ -21,24 +22,17 @@ using Kind = Socket::Kind;
 
 constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
 
-bool is_tcp(int fd) noexcept {
-  int value = 0;
-  socklen_t length = sizeof value;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &value, &length) != 0) return false;
-  return value == IPPROTO_TCP;
-}
-
 // A connect() has been accepted by the kernel. Is the connection one for us?
 void consider_connect(int fd, const sockaddr* addr, socklen_t len, bool done,
                       unsigned forks) noexcept {
   Endpoint remote;
   if (!Endpoint::from_sockaddr(addr, len, remote) || runtime::agent() == nullptr) return;
-  StreamConfig config;
-  Endpoint local;
-  if (!runtime::match(StreamRole::kConnect, local, remote, config) || !is_tcp(fd)) return;
+  const policy::Settings* rule = runtime::rule_of(StreamRole::kConnect, Endpoint(), remote);
+  if (rule == nullptr || !runtime::is_tcp(fd)) return;
+  if (done && fresh::begin(fd, StreamRole::kConnect, Endpoint(), *rule, false, forks)) return;
   SocketRef socket = descriptors::insert(fd, Kind::kConnecting);
   if (!socket) return;
-  socket->config = config;
+  runtime::configure(*rule, socket->config);
   if (runtime::forks() != forks) socket->forked.store(true, std::memory_order_relaxed);
   if (done) runtime::established(fd, socket);
 }
@@ -47,7 +41,7 @@ void consider_connect(int fd, const sockaddr* addr, socklen_t len, bool done,
 bool consider_listen(int fd) noexcept {
   if (descriptors::managed(fd)) return false;  // listen() again changes only the backlog
   Endpoint local;
-  if (!Endpoint::local_of(fd, local) || local.port == 0 || !is_tcp(fd)) return false;
+  if (!Endpoint::local_of(fd, local) || local.port == 0 || !runtime::is_tcp(fd)) return false;
   Agent* agent = runtime::agent();
   bool via_shm = false;
   bool via_rdma = false;
@@ -57,6 +51,7 @@ bool consider_listen(int fd) noexcept {
   socket->endpoint = local;
   descriptors::note_if_lingers(fd);  // what it accepts is as it is
   descriptors::note_if_reads_unusually(fd);
+  descriptors::note_if_times_out(fd);
   agent->listen(local, via_shm, via_rdma);
   return true;
 }
@@ -74,17 +69,20 @@ void consider_known_listener(int fd) noexcept {
 }
 
 // `remote`: as accept() has told it, or null. `forks`: from before accept().
-void consider_accepted(int fd, const sockaddr* remote, socklen_t length, bool nonblocking,
-                       unsigned forks) noexcept {
+void consider_accepted(int fd, const Endpoint& listener, const sockaddr* remote, socklen_t length,
+                       bool nonblocking, unsigned forks) noexcept {
   descriptors::note_epoll_end(fd);
   FourTuple tuple;
-  if (!Endpoint::local_of(fd, tuple.local) ||
-      !(Endpoint::from_sockaddr(remote, length, tuple.remote) ||
-        Endpoint::peer_of(fd, tuple.remote))) {
+  if (!Endpoint::from_sockaddr(remote, length, tuple.remote) &&
+      !Endpoint::peer_of(fd, tuple.remote)) {
     return;
   }
+  const policy::Settings* rule = runtime::rule_of(StreamRole::kAccept, listener, tuple.remote);
+  if (rule == nullptr) return;
+  if (fresh::begin(fd, StreamRole::kAccept, tuple.remote, *rule, nonblocking, forks)) return;
+  if (!Endpoint::local_of(fd, tuple.local)) return;
   StreamConfig config;
-  if (!runtime::match(StreamRole::kAccept, tuple.local, tuple.remote, config)) return;
+  runtime::configure(*rule, config);
   const SocketRef socket =
       runtime::adopt(fd, StreamRole::kAccept, tuple, config, nonblocking, true);
   if (socket.stream() == nullptr) return;
@@ -100,10 +98,12 @@ void consider_accepted(int fd, const sockaddr* remote, socklen_t length, bool no
 SocketRef take_out(int fd, bool gone, bool own) noexcept {
   if (!own) return {};
   descriptors::note_epoll_end(fd);
+  if (!gone && fresh::is(fd)) fresh::before_number_goes(fd);
   bool last = false;
   int other = -1;
   SocketRef socket = descriptors::take(fd, last, other);
   if (!socket) return socket;
+  if (socket.is(Kind::kFresh)) fresh::closed(*socket.get());
   if (Stream* stream = socket.stream()) {
     if (!last) {
       if (stream->fd() == fd && other >= 0) stream->renumber(other);
@@ -118,6 +118,8 @@ SocketRef take_out(int fd, bool gone, bool own) noexcept {
   } else if (EpollSet* epoll = socket.epoll()) {
     if (other >= 0) epoll->renumber(other);
   } else if (last && socket.is(Kind::kListener)) {
+    // It is answered for while the agent knows of connections that it has accepted.
+    fresh::tell(AgentOptions::Untold::kAll, {});
     if (Agent* agent = runtime::existing_agent()) agent->unlisten(socket->endpoint);
   } else if (last && socket.is(Kind::kInherited)) {
     if (Agent* agent = runtime::existing_agent()) agent->release_share(socket->share);
@@ -224,7 +226,7 @@ RR_NOINLINE int watched_accept4(int fd, sockaddr* addr, socklen_t* len, int flag
   if (result >= 0 && listener.is(Socket::Kind::kListener)) {
     const int saved = errno;
     const bool whole = addr != nullptr && *len <= room;
-    consider_accepted(result, whole ? addr : nullptr, whole ? *len : 0,
+    consider_accepted(result, listener->endpoint, whole ? addr : nullptr, whole ? *len : 0,
                       (flags & SOCK_NONBLOCK) != 0, forks);
     errno = saved;
   }
@@ -248,6 +250,7 @@ int close_known(int fd, Close in_kernel) noexcept {
 }
 
 RR_NOINLINE int stream_close(int fd) noexcept {
+  if (int result; fresh::close(fd, result)) return result;
   // Not libc's: from here on nobody can be cancelled with the number open.
   const int result = close_known(fd, [fd] { return static_cast<int>(sys::call(SYS_close, fd)); });
   if (descriptors::managed(fd) && runtime::owns_memory()) check_closed(fd);

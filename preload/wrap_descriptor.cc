@@ -12,6 +12,7 @@
 
 #include "preload/cancellation.h"
 #include "preload/close.h"
+#include "preload/fresh.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
@@ -285,15 +286,25 @@ int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
   const bool ours =
       (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_ZEROCOPY_RECEIVE)) ||
       (level == SOL_SOCKET && name == SO_ERROR);
-  if (!ours || !descriptors::managed(fd)) return real().getsockopt(fd, level, name, value, len);
+  const bool kernels = fresh::is(fd) && name != TCP_ZEROCOPY_RECEIVE;
+  if (!ours || !descriptors::managed(fd) || kernels) {
+    return real().getsockopt(fd, level, name, value, len);
+  }
   return cancellation::no_point<stream_getsockopt>(fd, level, name, value, len);
 }
 
 int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
-  const int result = descriptors::managed(fd)
-                         ? cancellation::no_point<stream_setsockopt>(fd, level, name, value, len)
-                         : real().setsockopt(fd, level, name, value, len);
+  int result = 0;
+  bool done = !descriptors::managed(fd);
+  if (done || (fresh::is(fd) && reason_for_option(level, name) == Reason::kNone)) {
+    result = real().setsockopt(fd, level, name, value, len);
+    done = done || fresh::is(fd);  // else it has become a stream meanwhile, which is to know
+  }
+  if (!done) result = cancellation::no_point<stream_setsockopt>(fd, level, name, value, len);
   if (level == SOL_SOCKET && name == SO_LINGER) descriptors::note_if_lingers(fd);
+  if (level == SOL_SOCKET && (name == SO_RCVTIMEO_OLD || name == SO_RCVTIMEO_NEW)) {
+    descriptors::note_if_times_out(fd);
+  }
   if (level == SOL_SOCKET && reason_for_option(level, name) != Reason::kNone) {
     descriptors::note_if_reads_unusually(fd);
   }

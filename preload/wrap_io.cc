@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "preload/cancellation.h"
+#include "preload/fresh.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/stream_short.h"
@@ -158,21 +159,30 @@ void tell_unread(int unread, msghdr* msg) noexcept {
 // ---- Calls on what is managed. They may end in the unwinding of the thread's stack.
 
 RR_NOINLINE ssize_t stream_recv(int fd, void* buf, size_t n, int flags) {
+  const auto in_kernel = [=] { return cancellation::caught(real().recv, fd, buf, n, flags); };
+  ssize_t result;
+  if ((flags & ~kPlainRecvFlags) == 0 &&
+      fresh::receives(fd, buf, n, flags, result, in_kernel)) {
+    return result;
+  }
   Target target(fd);
   if (target.lost) return fail_lost();
   if (is_special_receive(flags)) target.to_kernel(reason_for_flags(flags));
   if (!target.ours() || is_special_receive(flags)) {
-    return target.count(false, cancellation::caught(real().recv, fd, buf, n, flags));
+    return target.count(false, in_kernel());
   }
   const iovec iov{buf, n};
   return target.stream->recv(&iov, 1, flags);
 }
 
 RR_NOINLINE ssize_t stream_read(int fd, void* buf, size_t n) {
+  const auto in_kernel = [=] { return cancellation::caught(real().read, fd, buf, n); };
+  ssize_t result;
+  if (fresh::receives(fd, buf, n, 0, result, in_kernel)) return result;
   Target target(fd);
   if (target.lost) return fail_lost();
   // Unlike recv(), read() of nothing never waits.
-  if (!target.ours() || n == 0) return target.count(false, cancellation::caught(real().read, fd, buf, n));
+  if (!target.ours() || n == 0) return target.count(false, in_kernel());
   const iovec iov{buf, n};
   return target.stream->recv(&iov, 1, 0);
 }
@@ -230,20 +240,29 @@ RR_NOINLINE ssize_t stream_recvmsg(int fd, msghdr* msg, int flags) {
 }
 
 RR_NOINLINE ssize_t stream_send(int fd, const void* buf, size_t n, int flags) {
+  const auto in_kernel = [=] { return cancellation::caught(real().send, fd, buf, n, flags); };
+  ssize_t result;
+  if ((flags & ~kSendFlags) == 0 &&
+      fresh::transfers(fd, fresh::Call::kSends, n, result, in_kernel)) {
+    return result;
+  }
   Target target(fd);
   if (target.lost) return fail_lost();
   if ((flags & ~kSendFlags) != 0) target.to_kernel(reason_for_flags(flags));
   if (!target.ours() || (flags & ~kSendFlags) != 0) {
-    return target.count(true, cancellation::caught(real().send, fd, buf, n, flags));
+    return target.count(true, in_kernel());
   }
   const iovec iov{const_cast<void*>(buf), n};
   return target.stream->send(&iov, 1, flags);
 }
 
 RR_NOINLINE ssize_t stream_write(int fd, const void* buf, size_t n) {
+  const auto in_kernel = [=] { return cancellation::caught(real().write, fd, buf, n); };
+  ssize_t result;
+  if (fresh::transfers(fd, fresh::Call::kSends, n, result, in_kernel)) return result;
   Target target(fd);
   if (target.lost) return fail_lost();
-  if (!target.ours()) return target.count(true, cancellation::caught(real().write, fd, buf, n));
+  if (!target.ours()) return target.count(true, in_kernel());
   const iovec iov{const_cast<void*>(buf), n};
   return target.stream->send(&iov, 1, 0);
 }

@@ -86,21 +86,22 @@ void Agent::post(Command command) noexcept {
 // ---- Called by programs' threads
 
 StreamPtr Agent::open_stream(int fd, StreamRole role, const FourTuple& tuple,
-                             const StreamConfig& config, bool nonblocking) noexcept {
+                             const StreamConfig& config, bool nonblocking,
+                             const EarlyUse& early) noexcept {
   const std::uint64_t share =
       role == StreamRole::kAccept && family_.joined() ? family_.enter(tuple) : 0;
-  return make_stream(fd, role, tuple, config, nonblocking, false, share);
+  return make_stream(fd, role, tuple, config, nonblocking, false, share, early);
 }
 
 StreamPtr Agent::inherit_stream(int fd, StreamRole role, const FourTuple& tuple,
                                 const StreamConfig& config, std::uint64_t share) noexcept {
   const int flags = sys::fcntl(fd, F_GETFL);
-  return make_stream(fd, role, tuple, config, (flags & O_NONBLOCK) != 0, true, share);
+  return make_stream(fd, role, tuple, config, (flags & O_NONBLOCK) != 0, true, share, {});
 }
 
 StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
                              const StreamConfig& config, bool nonblocking, bool inherited,
-                             std::uint64_t share) noexcept {
+                             std::uint64_t share, const EarlyUse& early) noexcept {
   static std::atomic<std::uint64_t> next_id{1};
   const int saved = errno;
   StreamPtr stream;
@@ -110,7 +111,7 @@ StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
       StreamConfig own = config;
       if (mode_.load(std::memory_order_relaxed) == control::Mode::kRdma) own.promote_messages = 0;
       stream = std::make_shared<Stream>(this, segment_, next_id.fetch_add(1), fd, role, tuple, own,
-                                        nonblocking);
+                                        nonblocking, early);
       if (inherited) {
         stream->begin_shared(share);
       } else {
@@ -150,6 +151,29 @@ StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
   }
   errno = saved;
   return stream;
+}
+
+// Who looks says so and looks then (tell()); who makes one enters it in the table and asks then.
+bool Agent::told_late(StreamRole role) noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (role == StreamRole::kAccept && requests_wait_.load(std::memory_order_relaxed)) return false;
+  if (mode_.load(std::memory_order_relaxed) != control::Mode::kAuto) return false;
+  if (!some_untold_.load(std::memory_order_relaxed) && !some_untold_.exchange(true)) {
+    sys::signal_eventfd(wake_fd_.load(std::memory_order_relaxed));
+  }
+  return true;
+}
+
+bool Agent::tell(AgentOptions::Untold which, const Endpoint& remote) noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return options_.tell != nullptr && options_.tell(which, remote);
+}
+
+void Agent::tell_old(std::int64_t now_ns) noexcept {
+  if (tell_old_at_ns_ > now_ns) return;
+  tell_old_at_ns_ = kForever;
+  some_untold_.store(false);  // who comes later says so again
+  if (tell(AgentOptions::Untold::kOld)) some_untold_.store(true);
 }
 
 void Agent::stream_closed(Stream& stream, bool over) noexcept {
@@ -332,6 +356,8 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
     it = it->second.count == 0 ? listeners_.erase(it) : std::next(it);
   }
   requests_wait_.store(false);
+  some_untold_.store(false);
+  tell_old_at_ns_ = kForever;
   found_over_shm_.store(false);
   found_over_rdma_.store(false);
   listen_again_ns_ = kForever;
@@ -428,6 +454,9 @@ void Agent::run_commands() noexcept {
         do_unlisten(command.endpoint, command.rendezvous);
         break;
     }
+  }
+  if (tell_old_at_ns_ == kForever && some_untold_.load(std::memory_order_relaxed)) {
+    tell_old_at_ns_ = sys::now_ns() + kTellOldNs;
   }
   while (attended != nullptr) {
     const StreamPtr stream = std::move(attended);
@@ -562,7 +591,8 @@ std::int64_t Agent::next_deadline() noexcept {
     next = std::min({next, unknown.deadline_ns, unknown.look_ns});
   }
   if (!waiting_.empty()) next = std::min(next, waiting_.front().deadline_ns);
-  return std::min({next, listen_again_ns_, next_operator_deadline(), budget_.deadline_ns()});
+  return std::min({next, listen_again_ns_, next_operator_deadline(), budget_.deadline_ns(),
+                   tell_old_at_ns_});
 }
 
 void Agent::expire(std::int64_t now_ns) noexcept {
@@ -589,6 +619,7 @@ void Agent::expire(std::int64_t now_ns) noexcept {
     settle_refusal(late.stream, Reason::kTimeout, Reason::kNone);
     it = promotions_.upper_bound(id);
   }
+  tell_old(now_ns);
   reload_policy(now_ns);
   budget_.expire(now_ns);
   stop_waiting_for_room(now_ns);

@@ -53,6 +53,11 @@ struct AgentOptions {
   bool (*allows)(StreamRole role, const FourTuple& tuple) noexcept = nullptr;
   // How many channels the process may have, by the policy that holds; null: the usual.
   unsigned (*max_channels)() noexcept = nullptr;
+  // Makes streams of the connections that were not told of yet (Agent::may_tell_later()): of all, of
+  // those that were there at the last such call already, or of those that were accepted from
+  // `remote`. True: there are others. Called on the agent thread; null: there are never any.
+  enum class Untold : std::uint8_t { kAll, kOld, kAccepted };
+  bool (*tell)(Untold which, const Endpoint& remote) noexcept = nullptr;
 };
 
 class Agent final : public StreamHost, public TransportEvents {
@@ -62,7 +67,16 @@ class Agent final : public StreamHost, public TransportEvents {
 
   // A connection that the policy lets off the kernel. Null when out of memory.
   StreamPtr open_stream(int fd, StreamRole role, const FourTuple& tuple,
-                        const StreamConfig& config, bool nonblocking) noexcept;
+                        const StreamConfig& config, bool nonblocking,
+                        const EarlyUse& early = {}) noexcept;
+  // Whether a connection may be told of later, by open_stream(): the agent asks for it when it is
+  // looked for, and when it has been there for a while. Of one that was made nevertheless while
+  // somebody looked, told_late() is false: it is to be told of at once.
+  bool may_tell_later() const noexcept {
+    return running_.load(std::memory_order_acquire) && !family_.joined() &&
+           mode_.load(std::memory_order_relaxed) == control::Mode::kAuto;
+  }
+  bool told_late(StreamRole role) noexcept;
   // The same connection, in a child that has inherited it. `share`: 0 or Family::Share.
   StreamPtr inherit_stream(int fd, StreamRole role, const FourTuple& tuple,
                            const StreamConfig& config, std::uint64_t share) noexcept;
@@ -148,6 +162,8 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::int64_t kReturnPauseNs = 5'000'000;
   // Between two lines of the log that say that there are no channels left.
   static constexpr std::int64_t kFullNoticeNs = 10'000'000'000;
+  // For connections that ask once to be over.
+  static constexpr std::int64_t kTellOldNs = 200'000'000;
   // An editor writes in several steps.
   static constexpr std::int64_t kPolicySettlesNs = 20'000'000;
 
@@ -237,7 +253,8 @@ class Agent final : public StreamHost, public TransportEvents {
   };
 
   StreamPtr make_stream(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
-                        bool nonblocking, bool inherited, std::uint64_t share) noexcept;
+                        bool nonblocking, bool inherited, std::uint64_t share,
+                        const EarlyUse& early) noexcept;
   template <typename Act>
   void each_stream(Act act) noexcept RR_EXCLUDES(mutex_);  // until act(stream) is false
   bool ensure_thread() noexcept RR_EXCLUDES(mutex_);
@@ -247,6 +264,8 @@ class Agent final : public StreamHost, public TransportEvents {
   // ---- agent thread (agent.cc)
   void run() noexcept;
   void run_commands() noexcept;
+  bool tell(AgentOptions::Untold which, const Endpoint& remote = {}) noexcept;
+  void tell_old(std::int64_t now_ns) noexcept;
   std::int64_t next_deadline() noexcept;
   void expire(std::int64_t now_ns) noexcept;
   void serve(const StreamPtr& stream) noexcept;
@@ -345,6 +364,10 @@ class Agent final : public StreamHost, public TransportEvents {
   // unknown_ may have something in it: whoever enters a connection in accepted_ tells the agent thread.
   // Set with mutex_ held before accepted_ is looked at, so that one of the two sees the other.
   std::atomic<bool> requests_wait_{false};
+  // Some were not told of, and tell_old() has not been called since. tell_old_at_ns_ is the agent
+  // thread's.
+  std::atomic<bool> some_untold_{false};
+  std::int64_t tell_old_at_ns_ = std::numeric_limits<std::int64_t>::max();
   std::atomic<bool> found_over_shm_{false};  // or will be: the agent thread has been told, see be_found()
   std::atomic<bool> found_over_rdma_{false};
   std::atomic<int> held_{0};  // while it is not 0 no promotion begins: forks and execs under way

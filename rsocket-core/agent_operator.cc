@@ -103,6 +103,7 @@ void Agent::reload_policy(std::int64_t now_ns) noexcept {
 
 // A stream that is made meanwhile is seen here, or sees the change (make_stream()).
 void Agent::apply_to_all() noexcept {
+  tell(AgentOptions::Untold::kAll);
   each_stream([this](const StreamPtr& stream) noexcept {
     apply_to(stream);
     return true;

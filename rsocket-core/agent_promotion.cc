@@ -449,6 +449,8 @@ void Agent::on_request(Transport& transport, PromotionId id,
 }
 
 StreamPtr Agent::accepted(const FourTuple& tuple) noexcept {
+  requests_wait_.store(true, std::memory_order_relaxed);
+  tell(AgentOptions::Untold::kAccepted, tuple.remote);
   MutexLock lock(mutex_);
   requests_wait_.store(true, std::memory_order_relaxed);
   const auto it = accepted_.find(tuple);

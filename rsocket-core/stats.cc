@@ -233,6 +233,30 @@ void Segment::count_closed(const StreamSlot& slot) noexcept {
   unlock();
 }
 
+void Segment::count_early(std::uint8_t rule_index, const EarlyUse& early) noexcept {
+  RuleSlot& rule = rules_[rule_index];
+  header_->streams_opened.fetch_add(1, std::memory_order_relaxed);
+  rule.opened.fetch_add(1, std::memory_order_relaxed);
+  if (early.count == 0) return;
+  const signals::Later not_now;
+  lock();
+  std::atomic<std::uint64_t>& closings = header_->closings;
+  const std::uint64_t before = closings.load(std::memory_order_relaxed);
+  closings.store(before + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  for (StreamCounts* counts : {&header_->closed, &rule.closed}) {
+    for (unsigned i = 0; i < early.count; ++i) {
+      const EarlyUse::Call& call = early.calls[i];
+      Counters& traffic = counts->traffic;
+      Counters::add(call.sent ? traffic.tx_bytes[0] : traffic.rx_bytes[0], call.bytes);
+      Counters::add(call.sent ? traffic.tx_messages[0] : traffic.rx_messages[0], 1);
+      (call.sent ? counts->tx_sizes : counts->rx_sizes).add(call.bytes);
+    }
+  }
+  closings.store(before + 2, std::memory_order_release);
+  unlock();
+}
+
 std::uint8_t Segment::rule_index(const char* name) noexcept {
   static_assert(kRules <= 256);
   constexpr std::uint32_t kLast = kRules - 1;

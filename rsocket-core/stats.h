@@ -23,6 +23,7 @@
 #include <cstdint>
 
 #include "rsocket-core/channel.h"
+#include "rsocket-core/early_use.h"
 #include "rsocket-core/endpoint.h"
 #include "rsocket-core/histogram.h"
 #include "rsocket-core/reason.h"
@@ -180,6 +181,8 @@ class Segment {
   }
   // The counters of a stream that found no slot, when it ends.
   void count_closed(const StreamSlot& slot) noexcept;
+  // A connection of that rule has begun and ended, and was never a stream.
+  void count_early(std::uint8_t rule_index, const EarlyUse& early) noexcept;
   // Where the rule of this name is counted: made if need be, the last one for all when there are
   // too many, the first one while the file system has no memory for another.
   std::uint8_t rule_index(const char* name) noexcept;

@@ -16,7 +16,7 @@ namespace ringroad {
 
 Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd,
                StreamRole role, const FourTuple& tuple, const StreamConfig& config,
-               bool nonblocking) noexcept
+               bool nonblocking, const EarlyUse& early) noexcept
     : host_(host),
       segment_(segment),
       id_(id),
@@ -40,6 +40,12 @@ Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int 
     rule_index_ = segment_->rule_index(config_.rule);
     segment_->rule(rule_index_).opened.fetch_add(1, std::memory_order_relaxed);
   }
+  for (unsigned i = 0; i < early.count; ++i) {
+    count_early(early.calls[i].sent, early.calls[i].bytes);
+  }
+  uses_.store(early.count, std::memory_order_relaxed);
+  touched_.store(early.count > 0, std::memory_order_relaxed);
+  guests_.store(early.guests, std::memory_order_relaxed);
   publish_identity();
   publish_state();
 }

@@ -25,7 +25,9 @@
 #include <utility>
 
 #include "rsocket-core/channel.h"
+#include "rsocket-core/early_use.h"
 #include "rsocket-core/endpoint.h"
+#include "rsocket-core/fresh_use.h"
 #include "rsocket-core/mutex.h"
 #include "rsocket-core/proof.h"
 #include "rsocket-core/reason.h"
@@ -113,7 +115,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // `fd` is the connected socket, the program's number for it; not owned. `segment` may be null.
   Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
-         const FourTuple& tuple, const StreamConfig& config, bool nonblocking) noexcept;
+         const FourTuple& tuple, const StreamConfig& config, bool nonblocking,
+         const EarlyUse& early = {}) noexcept;
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -168,6 +171,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void count_kernel_io(bool sent, ssize_t result) noexcept;
 
   // ---- Waiting (stream_poll.cc)
+  // Where there is no Stream yet: sleeps as recv(2) does, without a time-out, until there is
+  // something to be read from `fd`, or `use` is settled, and `waiters` were woken. False: errno.
+  // REQUIRES: thread_wake_fd() >= 0.
+  static bool sleep_early(int fd, WaitList& waiters, const FreshUse& use) noexcept;
   struct PollPlan {
     short ready = 0;          // poll(2) bits that hold now
     short kernel_events = 0;  // bits that the kernel answers for, on the TCP descriptor
@@ -225,6 +232,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The program sees the connection established (0 bytes), or has sent or received a message of
   // `bytes`. Starts promotion when the rule's threshold is passed.
   void note_use(std::size_t messages, std::size_t bytes) noexcept;
+  // One of EarlyUse::guests has returned, and has transferred so many bytes, or none.
+  void guest_left(bool sent, std::size_t bytes) noexcept;
   // Whether nothing can be sent because the stream changes its carrier.
   bool tx_is_held() noexcept;
   // For calls that do not wait: while the stream changes its carrier there is no room, and that is
@@ -411,6 +420,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::int64_t io_deadline(bool sending) noexcept;
   short channel_ready(short events) noexcept RR_REQUIRES(rx_mutex_);
   void count(bool sent, bool channel, std::size_t bytes) noexcept;
+  // A call of libc's has transferred so many bytes.
+  void count_early(bool sent, std::size_t bytes) noexcept;
   // What a call of the program's has transferred in all.
   void count_size(bool sent, std::size_t bytes) noexcept {
     (sent ? slot_->counts.tx_sizes : slot_->counts.rx_sizes).add(bytes);
@@ -565,6 +576,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<bool> agent_on_channel_{false};
   std::atomic<bool> touched_{false};
   std::atomic<bool> sent_last_{false};  // on TCP: nothing was received since
+  std::atomic<unsigned> guests_{0};  // that guest_left() is to come of
   std::atomic<bool> shared_{false};
   std::atomic<std::uint64_t> share_{0};
   std::atomic<bool> queued_{false};

@@ -87,6 +87,36 @@ void Stream::count_kernel_io(bool sent, ssize_t result) noexcept {
   count_size(sent, static_cast<std::size_t>(result));
 }
 
+void Stream::count_early(bool sent, std::size_t bytes) noexcept {
+  if (sent) {
+    MutexLock lock(tx_mutex_);
+    tcp_tx_ += bytes;
+    count_kernel_io(true, static_cast<ssize_t>(bytes));
+  } else {
+    MutexLock lock(rx_mutex_);
+    tcp_rx_ += bytes;
+    count_kernel_io(false, static_cast<ssize_t>(bytes));
+  }
+  used_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  sent_last_.store(sent, std::memory_order_relaxed);
+}
+
+void Stream::guest_left(bool sent, std::size_t bytes) noexcept {
+  touch();
+  if (bytes > 0) count_early(sent, bytes);
+  bool awaited;
+  {
+    MutexLock lock(rx_mutex_);
+    awaited = guests_.fetch_sub(1, std::memory_order_acq_rel) == 1 && tell_when_read_;
+    if (awaited) {
+      tell_when_read_ = false;
+      read_since_asked_ = true;
+    }
+  }
+  if (awaited) host_->attend(*this);
+  note_use(bytes > 0 ? 1 : 0, 0);
+}
+
 void Stream::stall_begins() noexcept {
   stats::Counters::add(slot_->counts.stalls, 1);
   if (std::exchange(stalled_, true)) return;
@@ -114,6 +144,7 @@ void Stream::note_use(std::size_t messages, std::size_t bytes) noexcept {
   if (const std::int64_t at = retry_at_ns_.load(std::memory_order_relaxed); at != 0) {
     if (sys::now_ns() < at) return;
   }
+  if (guests_.load(std::memory_order_acquire) != 0) return;  // the last one that leaves comes here
   if (promotion_asked_.exchange(true, std::memory_order_acq_rel)) return;
   host_->start_promotion(*this);
 }

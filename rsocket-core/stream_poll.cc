@@ -95,6 +95,27 @@ int Stream::sleep_as_program(pollfd* fds, nfds_t count, std::int64_t deadline_ns
                             : cancellable_sleep(fds, count, timeout_until(deadline_ns, timeout));
 }
 
+bool Stream::sleep_early(int fd, WaitList& waiters, const FreshUse& use) noexcept {
+  Waiter waiter;
+  waiter.events = POLLIN;
+  waiter.wake_fd = thread_wake_fd();
+  for (;;) {
+    Listed listed(&waiters, waiter);
+    if (use.settled()) return true;
+    pollfd fds[] = {{waiter.wake_fd, POLLIN, 0}, {fd, POLLIN, 0}};
+    const int n = sleep_as_program(fds, 2, kForever);
+    const int sleep_errno = errno;
+    listed.leave();
+    if (n > 0) {
+      if (fds[0].revents != 0) sys::drain_eventfd(waiter.wake_fd);
+      return true;
+    }
+    if (n < 0 && sleep_errno == EINTR && restarts()) continue;
+    errno = sleep_errno;
+    return false;
+  }
+}
+
 // What the channel and its peer's end say; enough to decide whether to look closer.
 short Stream::channel_ready(short events) noexcept {
   Channel* channel = channel_.get();

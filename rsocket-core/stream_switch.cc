@@ -58,6 +58,7 @@ Reason Stream::may_promote() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
   if (app_closed_ || shut_wr_ || shut_rd_) return Reason::kClosing;
+  if (guests_.load(std::memory_order_acquire) != 0) return Reason::kBusy;
   if (pinned_) return reason() == Reason::kPending ? Reason::kPolicy : reason();
   if (kept() != Reason::kNone) return kept();
   if (state() != State::kOnTcp || gave_up_ || boundary_ != kNoBoundary ||
@@ -77,7 +78,8 @@ Reason Stream::may_promote() noexcept {
 bool Stream::all_read() noexcept {
   MutexLock rx(rx_mutex_);
   int unread = 0;
-  tell_when_read_ = sys::ioctl(fd(), SIOCINQ, &unread) == 0 && unread > 0;
+  tell_when_read_ = guests_.load(std::memory_order_acquire) != 0 ||
+                    (sys::ioctl(fd(), SIOCINQ, &unread) == 0 && unread > 0);
   return !tell_when_read_;
 }
 

@@ -1,0 +1,218 @@
+#include "preload/fresh.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "preload/cancellation.h"
+#include "preload/epolls.h"
+#include "preload/real.h"
+#include "preload/runtime.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad::preload::fresh {
+namespace {
+
+using Kind = Socket::Kind;
+
+// At the latest, whatever the rule says.
+constexpr std::uint64_t kMostUses = EarlyUse::kMostCalls + 1;
+constexpr std::uint64_t kNotGiven = std::numeric_limits<std::uint64_t>::max();
+
+Mutex becoming;
+std::atomic<int> how_many{0};
+
+// Not one whose connections are not expected to be short.
+bool lets_begin(const policy::Settings& rule) noexcept {
+  return rule.wait == policy::kNoWait && rule.promote_after.messages.value_or(kNotGiven) > 1 &&
+         rule.promote_after.bytes.value_or(kNotGiven) > kMostUses * FreshUse::kMostBytes;
+}
+
+// What begin() has promised, taken back once.
+bool settle(Socket& socket, EarlyUse& early) noexcept {
+  if (!socket.use.settle(early)) return false;
+  how_many.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+// Null: it is none, or cannot be one.
+StreamPtr stream_of(int fd, const Socket& socket, const EarlyUse& early) noexcept {
+  Agent* agent = runtime::existing_agent();
+  FourTuple tuple;
+  if (agent == nullptr || runtime::on_kernel_only() || descriptors::reads_unusually(fd) ||
+      !runtime::is_tcp(fd) || !Endpoint::peer_of(fd, tuple.remote) ||
+      !Endpoint::local_of(fd, tuple.local)) {
+    return nullptr;
+  }
+  const int flags = sys::fcntl(fd, F_GETFL);
+  StreamConfig config;
+  runtime::configure(*socket.rule, config);
+  StreamPtr stream =
+      agent->open_stream(fd, socket.role, tuple, config, (flags & O_NONBLOCK) != 0, early);
+  if (stream != nullptr) epolls::take_over(fd, stream);
+  return stream;
+}
+
+}  // namespace
+
+bool begin(int fd, StreamRole role, const Endpoint& remote, const policy::Settings& rule,
+           bool nonblocking, unsigned forks) noexcept {
+  Agent* agent = runtime::existing_agent();
+  if (agent == nullptr || !agent->may_tell_later() || !lets_begin(rule)) return false;
+  // Nobody looks at what an entry that is free holds.
+  const SocketRef socket = descriptors::insert(fd, Kind::kFree);
+  if (!socket) return false;
+  socket->use.begin();
+  socket->last_sender.store(nullptr, std::memory_order_relaxed);
+  socket->role = role;
+  socket->endpoint = remote;
+  socket->rule = &rule;
+  socket->nonblocking = nonblocking;
+  socket->limit =
+      static_cast<unsigned>(std::min(rule.promote_after.messages.value_or(kNotGiven), kMostUses));
+  socket->old.store(false, std::memory_order_relaxed);
+  socket->forked.store(runtime::forks() != forks, std::memory_order_relaxed);
+  how_many.fetch_add(1, std::memory_order_relaxed);
+  socket->kind.store(Kind::kFresh, std::memory_order_release);
+  if (!agent->told_late(role)) become_stream(fd, socket);
+  return true;
+}
+
+bool become_stream(int fd, const SocketRef& socket) noexcept {
+  const signals::Later whole;
+  const int saved = errno;
+  Stream* made = nullptr;
+  {
+    MutexLock lock(becoming);
+    EarlyUse early;
+    if (settle(*socket.get(), early)) {
+      socket->stream = stream_of(fd, *socket.get(), early);
+      made = socket->stream.get();
+      if (made != nullptr) {
+        socket->kind.store(Kind::kStream, std::memory_order_release);
+      } else {
+        descriptors::forget(fd, socket);
+      }
+    }
+  }
+  socket->waiters.wake(POLLIN);
+  if (made != nullptr) {
+    // A child has it too, and neither knows of the other.
+    if (socket->forked) made->pin(Reason::kFork, 0);
+    made->note_use(0, 0);
+  }
+  errno = saved;
+  return socket.is(Kind::kStream);
+}
+
+bool tell(AgentOptions::Untold which, const Endpoint& remote) noexcept {
+  using Untold = AgentOptions::Untold;
+  bool others = false;
+  if (how_many.load(std::memory_order_relaxed) == 0) return false;
+  const int end = descriptors::highest.load(std::memory_order_relaxed);
+  for (int fd = 0; fd <= end; ++fd) {
+    if (!is(fd)) continue;
+    const SocketRef socket = descriptors::find_as_it_is(fd);
+    if (!socket.is(Kind::kFresh)) continue;
+    const bool asked_for = which == Untold::kAll ||
+                           (which == Untold::kOld && socket->old.exchange(true)) ||
+                           (which == Untold::kAccepted && socket->role == StreamRole::kAccept &&
+                            socket->endpoint.addr == remote.addr &&
+                            socket->endpoint.port == remote.port);
+    if (asked_for) {
+      become_stream(fd, socket);
+    } else {
+      others = true;
+    }
+  }
+  return others;
+}
+
+void closed(Socket& socket) noexcept {
+  EarlyUse early;
+  if (settle(socket, early)) {
+    runtime::count_early(*socket.rule, early);
+  } else {
+    const MutexLock until_it_is_a_stream(becoming);
+  }
+}
+
+// Who sleeps goes on with the file, which a stream keeps open.
+void before_number_goes(int fd) noexcept {
+  const SocketRef socket = descriptors::find_as_it_is(fd);
+  if (socket.is(Kind::kFresh) && !socket->waiters.empty()) become_stream(fd, socket);
+}
+
+bool close(int fd, int& result) noexcept {
+  if (!is(fd) || !runtime::owns_memory()) return false;
+  const SocketRef socket = descriptors::find_as_it_is(fd);
+  EarlyUse early;
+  if (!socket.is(Kind::kFresh) || !socket->waiters.empty() || !settle(*socket.get(), early)) {
+    return false;
+  }
+  descriptors::forget(fd, socket);
+  socket->waiters.wake(POLLIN);  // somebody came just now
+  runtime::count_early(*socket->rule, early);
+  result = static_cast<int>(sys::call(SYS_close, fd));
+  return true;
+}
+
+void after_fork_child() noexcept { becoming.reset_after_fork(); }
+
+// A thread in the kernel's receive cannot be woken, and while it is there nothing can be promoted. So
+// it waits there only for what a client says first, and as a client for the answer to what it has
+// sent.
+bool enter(Socket& socket, Call call) noexcept {
+  const void* const self = &signals::thread_state;
+  if (call == Call::kWaitsToReceive && !socket.nonblocking) {
+    const bool comes_soon = socket.role == StreamRole::kAccept
+                                ? socket.use.made() == 0
+                                : socket.last_sender.load(std::memory_order_relaxed) == self;
+    if (!comes_soon) return false;
+  }
+  if (!socket.use.enter()) return false;
+  if (call == Call::kSends) socket.last_sender.store(self, std::memory_order_relaxed);
+  return true;
+}
+
+bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result) {
+  const SocketRef socket = descriptors::find_as_it_is(fd);
+  if (!socket.is(Kind::kFresh) || socket->role != StreamRole::kAccept || n == 0 ||
+      n > FreshUse::kMostBytes || descriptors::some_time_out.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  const int saved = errno;
+  if (thread_wake_fd() < 0) return false;
+  for (;;) {
+    result = -1;
+    if (!Stream::sleep_early(fd, socket->waiters, socket->use)) return true;
+    if (!enter(*socket.get(), Call::kReceives)) break;
+    result = cancellation::caught(real().recv, fd, buf, n, flags | MSG_DONTWAIT);
+    leave(fd, socket, Call::kReceives, result);
+    if (result < 0 && errno != EAGAIN) return true;
+    errno = saved;
+    if (result >= 0) return true;
+  }
+  errno = saved;
+  return false;
+}
+
+void leave(int fd, const SocketRef& socket, Call call, ssize_t result) noexcept {
+  using Left = FreshUse::Left;
+  const bool sent = call == Call::kSends;
+  const std::size_t bytes = result > 0 ? static_cast<std::size_t>(result) : 0;
+  Left left = socket->use.leave(sent, bytes, socket->limit);
+  if (left == Left::kNoted) return;
+  const int saved = errno;
+  if (left == Left::kFull) become_stream(fd, socket);
+  if (!socket.is(Kind::kStream)) {
+    const MutexLock until_it_is(becoming);  // or is closed, or the kernel's for good
+  }
+  if (Stream* stream = socket.stream()) stream->guest_left(sent, bytes);
+  errno = saved;
+}
+
+}  // namespace ringroad::preload::fresh

@@ -1,0 +1,69 @@
+// Connections that have hardly been used yet. Such a one is the kernel's alone: the program's calls
+// are libc's, and what they transfer is noted beside it. It becomes a stream with the use that may
+// promote it, before a call that has to know of streams (descriptors::find() sees to that), when its
+// peer asks for it, and when it has been there for a while. Most connections that ask once and are
+// answered never do, and cost next to nothing.
+//
+// Thread rule: any thread at any time.
+#pragma once
+
+#include "policy/settings.h"
+#include "preload/descriptors.h"
+
+namespace ringroad::preload::fresh {
+
+// Makes `fd`, which has just been connected, or accepted from `remote`, a fresh connection of `rule`.
+// False: it cannot be one, and is to be a stream at once. `forks`: from before it was made.
+// `nonblocking`: it was accepted so.
+bool begin(int fd, StreamRole role, const Endpoint& remote, const policy::Settings& rule,
+           bool nonblocking, unsigned forks) noexcept;
+// Makes it a stream. False: it is none, and the table does not know the number any more. REQUIRES:
+// it is kFresh, or was.
+bool become_stream(int fd, const SocketRef& socket) noexcept;
+// AgentOptions::tell. REQUIRES: no number changes its meaning meanwhile (descriptors::Change).
+bool tell(AgentOptions::Untold which, const Endpoint& remote) noexcept;
+// The table does not know the number any more. It may be a stream then, by what another thread had
+// begun.
+void closed(Socket& socket) noexcept;
+// The number will not be the connection's any more.
+void before_number_goes(int fd) noexcept;
+// close(2) of a number that is one. False: it is none, and nothing was done.
+bool close(int fd, int& result) noexcept;
+// In the child of a fork.
+void after_fork_child() noexcept;
+
+inline bool is(int fd) noexcept {
+  const Socket* socket = descriptors::peek(fd);
+  return socket != nullptr && socket->kind.load(std::memory_order_acquire) == Socket::Kind::kFresh;
+}
+
+enum class Call : std::uint8_t { kSends, kReceives, kWaitsToReceive };
+// A call may go to the kernel: leave() follows.
+bool enter(Socket& socket, Call call) noexcept;
+void leave(int fd, const SocketRef& socket, Call call, ssize_t result) noexcept;
+
+// Makes a call that transfers at most `n` bytes, if `fd` is fresh and will be behind it, or becomes a
+// stream by it. False: nothing was done. `in_kernel` is libc's, as cancellation::caught() makes it.
+template <typename InKernel>
+bool transfers(int fd, Call call, std::size_t n, ssize_t& result, InKernel in_kernel) {
+  if (!is(fd) || n > FreshUse::kMostBytes) return false;
+  const SocketRef socket = descriptors::find_as_it_is(fd);
+  if (!socket.is(Socket::Kind::kFresh) || !enter(*socket.get(), call)) return false;
+  result = in_kernel();
+  leave(fd, socket, call, result);
+  return true;
+}
+
+// recv(2) of one that sleeps where it can be woken. False: it is for a stream to do.
+bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result);
+
+// recv(2), with flags that take what is there, and read(2): false if `fd` is not, or no longer,
+// fresh.
+template <typename InKernel>
+bool receives(int fd, void* buf, std::size_t n, int flags, ssize_t& result, InKernel in_kernel) {
+  const bool waits = (flags & MSG_DONTWAIT) == 0;
+  return transfers(fd, waits ? Call::kWaitsToReceive : Call::kReceives, n, result, in_kernel) ||
+         (waits && is(fd) && receives_later(fd, buf, n, flags, result));
+}
+
+}  // namespace ringroad::preload::fresh
