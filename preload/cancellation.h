@@ -25,9 +25,12 @@
 
 #define RR_NOINLINE __attribute__((noinline))
 
-// What pthread_cleanup_push(3) is made of in C.
+// What pthread_cleanup_push(3) is made of in C, now and of old (two stores).
 extern "C" {
 int rr_sigsetjmp(void* buffer, int with_mask) asm("__sigsetjmp") __attribute__((returns_twice));
+void rr_cleanup_push(_pthread_cleanup_buffer* buffer, void (*routine)(void*),
+                     void* arg) asm("_pthread_cleanup_push");
+void rr_cleanup_pop(_pthread_cleanup_buffer* buffer, int execute) asm("_pthread_cleanup_pop");
 void rr_register_cancel(__pthread_unwind_buf_t* buffer) asm("__pthread_register_cancel");
 void rr_unregister_cancel(__pthread_unwind_buf_t* buffer) asm("__pthread_unregister_cancel");
 }
@@ -45,6 +48,16 @@ extern constinit thread_local bool inside __attribute__((tls_model("initial-exec
 void keep(__pthread_unwind_buf_t& here) noexcept;
 // Lets it go on.
 void go_on();
+
+// For a call of libc's whose frames have nothing for an unwinder to do: what is to be done where it
+// does not return. Outside of the calls below.
+inline void push_cleanup(_pthread_cleanup_buffer* buffer, void (*routine)(void*),
+                         void* arg) noexcept {
+  rr_cleanup_push(buffer, routine, arg);
+}
+inline void pop_cleanup(_pthread_cleanup_buffer* buffer, int execute) noexcept {
+  rr_cleanup_pop(buffer, execute);
+}
 
 // A call of libc's that is a cancellation point, made where the library's frames are around it. -1 and
 // ECANCELED if the thread is ended in it: the caller returns at once, giving back what it holds.

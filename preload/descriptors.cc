@@ -63,6 +63,7 @@ void recycle(Socket* socket) noexcept {
 namespace descriptors {
 
 std::atomic<Socket*> table[kLimit];
+std::atomic<bool> made_for_tcp[kLimit];
 std::atomic<int> epoll_marks[kLimit];
 std::atomic<int> highest{-1};
 

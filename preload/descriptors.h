@@ -7,6 +7,9 @@
 // Thread rule: find() by any thread at any time; changes are serialised inside.
 #pragma once
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <atomic>
 #include <cstdint>
 #include <utility>
@@ -92,6 +95,8 @@ class SocketRef {
   explicit operator bool() const noexcept { return socket_ != nullptr; }
   Socket* operator->() const noexcept { return socket_; }
   Socket* get() const noexcept { return socket_; }
+  // For who calls drop(), or makes another of it.
+  Socket* release() noexcept { return std::exchange(socket_, nullptr); }
   // The stream, or null if this is something else.
   Stream* stream() const noexcept {
     return socket_ != nullptr &&
@@ -115,6 +120,20 @@ namespace descriptors {
 
 inline constexpr int kLimit = 1 << 20;
 extern std::atomic<Socket*> table[kLimit];
+
+// Which numbers socket(2) has last given a TCP socket: a hint, for who looks again before it matters.
+extern std::atomic<bool> made_for_tcp[kLimit];
+inline void note_socket(int fd, int domain, int type, int protocol) noexcept {
+  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kLimit)) return;
+  const bool tcp = (domain == AF_INET || domain == AF_INET6) &&
+                   (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_STREAM &&
+                   (protocol == 0 || protocol == IPPROTO_TCP);
+  made_for_tcp[fd].store(tcp, std::memory_order_relaxed);
+}
+inline bool may_be_tcp(int fd) noexcept {
+  return static_cast<unsigned>(fd) < static_cast<unsigned>(kLimit) &&
+         made_for_tcp[fd].load(std::memory_order_relaxed);
+}
 
 // What `fd` names right now; null if it is not managed.
 inline Socket* peek(int fd) noexcept {
@@ -165,6 +184,10 @@ void note_if_reads_unusually(int fd) noexcept;
 // Whether a receive may be over in time (SO_RCVTIMEO), as some_linger.
 extern std::atomic<bool> some_time_out;
 void note_if_times_out(int fd) noexcept;
+// The program has set that option of SOL_SOCKET.
+inline void note_if_times_out(int fd, int name) noexcept {
+  if (name == SO_RCVTIMEO_OLD || name == SO_RCVTIMEO_NEW) note_if_times_out(fd);
+}
 // Keeps the file that `fd` names open for as long as it lives, if closing it may take its time
 // (SO_LINGER): made before a Change, it waits behind it. Of a number that is not known here the
 // kernel is asked in any case.

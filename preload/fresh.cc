@@ -162,49 +162,25 @@ bool close(int fd, int& result) noexcept {
 
 void after_fork_child() noexcept { becoming.reset_after_fork(); }
 
+namespace {
+
+enum class Call : std::uint8_t { kSends, kReceives, kWaitsToReceive };
+
 // A thread in the kernel's receive cannot be woken, and while it is there nothing can be promoted. So
 // it waits there only for what a client says first, and as a client for the answer to what it has
 // sent.
-bool enter(Socket& socket, Call call) noexcept {
-  const void* const self = &signals::thread_state;
-  if (call == Call::kWaitsToReceive && !socket.nonblocking) {
-    const bool comes_soon = socket.role == StreamRole::kAccept
-                                ? socket.use.made() == 0
-                                : socket.last_sender.load(std::memory_order_relaxed) == self;
-    if (!comes_soon) return false;
-  }
-  if (!socket.use.enter()) return false;
-  if (call == Call::kSends) socket.last_sender.store(self, std::memory_order_relaxed);
-  return true;
-}
-
-bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result) {
-  const SocketRef socket = descriptors::find_as_it_is(fd);
-  if (!socket.is(Kind::kFresh) || socket->role != StreamRole::kAccept || n == 0 ||
-      n > FreshUse::kMostBytes || descriptors::some_time_out.load(std::memory_order_relaxed)) {
-    return false;
-  }
-  const int saved = errno;
-  if (thread_wake_fd() < 0) return false;
-  for (;;) {
-    result = -1;
-    if (!Stream::sleep_early(fd, socket->waiters, socket->use)) return true;
-    if (!enter(*socket.get(), Call::kReceives)) break;
-    result = cancellation::caught(real().recv, fd, buf, n, flags | MSG_DONTWAIT);
-    leave(fd, socket, Call::kReceives, result);
-    if (result < 0 && errno != EAGAIN) return true;
-    errno = saved;
-    if (result >= 0) return true;
-  }
-  errno = saved;
-  return false;
+bool may_enter(const Socket& socket, Call call) noexcept {
+  if (call != Call::kWaitsToReceive) return true;
+  return socket.role == StreamRole::kAccept
+             ? socket.use.made() == 0
+             : socket.last_sender.load(std::memory_order_relaxed) == &signals::thread_state;
 }
 
 void leave(int fd, const SocketRef& socket, Call call, ssize_t result) noexcept {
   using Left = FreshUse::Left;
   const bool sent = call == Call::kSends;
   const std::size_t bytes = result > 0 ? static_cast<std::size_t>(result) : 0;
-  Left left = socket->use.leave(sent, bytes, socket->limit);
+  const Left left = socket->use.leave(sent, bytes, socket->limit);
   if (left == Left::kNoted) return;
   const int saved = errno;
   if (left == Left::kFull) become_stream(fd, socket);
@@ -213,6 +189,79 @@ void leave(int fd, const SocketRef& socket, Call call, ssize_t result) noexcept 
   }
   if (Stream* stream = socket.stream()) stream->guest_left(sent, bytes);
   errno = saved;
+}
+
+// A call that is inside of the kernel: no destructor ends it, as an unwinder would have to call that.
+struct Guest {
+  int fd;
+  Call call;
+  Socket* socket;
+
+  // False: it is not.
+  bool begin() noexcept {
+    SocketRef held = descriptors::find_as_it_is(fd);
+    if (!held.is(Kind::kFresh) || !may_enter(*held.get(), call) || !held->use.enter()) return false;
+    socket = held.release();
+    return true;
+  }
+  void end(ssize_t result) noexcept { leave(fd, SocketRef(socket), call, result); }
+};
+
+}  // namespace
+
+bool sends(int fd, const void* buf, std::size_t n, int flags, ssize_t& result) {
+  Guest guest{fd, Call::kSends, nullptr};
+  if (n > FreshUse::kMostBytes || !guest.begin()) return false;
+  guest.socket->last_sender.store(&signals::thread_state, std::memory_order_relaxed);
+  const long sent = sys::raw(SYS_sendto, fd, sys::word(buf), static_cast<long>(n),
+                             flags | MSG_DONTWAIT, 0, 0);
+  guest.end(sent);
+  if (sent == -EAGAIN) return false;
+  result = sent;
+  if (sent >= 0) return true;
+  errno = static_cast<int>(-sent);
+  result = -1;
+  return true;
+}
+
+bool receives(int fd, void* buf, std::size_t n, int flags, ssize_t& result) {
+  if (n == 0 || n > FreshUse::kMostBytes) return false;
+  const bool waits = (flags & MSG_DONTWAIT) == 0;
+  Guest guest{fd, waits ? Call::kWaitsToReceive : Call::kReceives, nullptr};
+  if (!guest.begin()) return false;
+  if (waits && !guest.socket->nonblocking) {
+    _pthread_cleanup_buffer buffer;
+    cancellation::push_cleanup(
+        &buffer, [](void* ended) { static_cast<Guest*>(ended)->end(0); }, &guest);
+    result = real().recv(fd, buf, n, flags);
+    cancellation::pop_cleanup(&buffer, 0);
+  } else {
+    result = sys::recv(fd, buf, n, flags | MSG_DONTWAIT);
+  }
+  guest.end(result);
+  return true;
+}
+
+bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result) {
+  if (n == 0 || n > FreshUse::kMostBytes ||
+      descriptors::some_time_out.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  const SocketRef socket = descriptors::find_as_it_is(fd);
+  if (!socket.is(Kind::kFresh) || socket->role != StreamRole::kAccept) return false;
+  const int saved = errno;
+  bool done = false;
+  while (!done && thread_wake_fd() >= 0) {
+    result = -1;
+    if (!Stream::sleep_early(fd, socket->waiters, socket->use)) return true;
+    if (!socket->use.enter()) break;
+    result = sys::recv(fd, buf, n, flags | MSG_DONTWAIT);
+    leave(fd, socket, Call::kReceives, result);
+    if (result < 0 && errno != EAGAIN) return true;
+    done = result >= 0;  // else another thread has taken it
+  }
+  errno = saved;
+  return done;
 }
 
 }  // namespace ringroad::preload::fresh

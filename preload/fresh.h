@@ -37,33 +37,13 @@ inline bool is(int fd) noexcept {
   return socket != nullptr && socket->kind.load(std::memory_order_acquire) == Socket::Kind::kFresh;
 }
 
-enum class Call : std::uint8_t { kSends, kReceives, kWaitsToReceive };
-// A call may go to the kernel: leave() follows.
-bool enter(Socket& socket, Call call) noexcept;
-void leave(int fd, const SocketRef& socket, Call call, ssize_t result) noexcept;
-
-// Makes a call that transfers at most `n` bytes, if `fd` is fresh and will be behind it, or becomes a
-// stream by it. False: nothing was done. `in_kernel` is libc's, as cancellation::caught() makes it.
-template <typename InKernel>
-bool transfers(int fd, Call call, std::size_t n, ssize_t& result, InKernel in_kernel) {
-  if (!is(fd) || n > FreshUse::kMostBytes) return false;
-  const SocketRef socket = descriptors::find_as_it_is(fd);
-  if (!socket.is(Socket::Kind::kFresh) || !enter(*socket.get(), call)) return false;
-  result = in_kernel();
-  leave(fd, socket, call, result);
-  return true;
-}
-
-// recv(2) of one that sleeps where it can be woken. False: it is for a stream to do.
+// send(2) and write(2), and recv(2) and read(2), of one, with flags that take what is there. False:
+// it is for a stream to do, as which find() gives it, and nothing was done. No frame of theirs has
+// anything for an unwinder to do while libc can end the thread: not within cancellation::point(), nor
+// where may_be_cancelled().
+bool sends(int fd, const void* buf, std::size_t n, int flags, ssize_t& result);
+bool receives(int fd, void* buf, std::size_t n, int flags, ssize_t& result);
+// A receive for which it would sleep, where that can be woken. Within cancellation::point().
 bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result);
-
-// recv(2), with flags that take what is there, and read(2): false if `fd` is not, or no longer,
-// fresh.
-template <typename InKernel>
-bool receives(int fd, void* buf, std::size_t n, int flags, ssize_t& result, InKernel in_kernel) {
-  const bool waits = (flags & MSG_DONTWAIT) == 0;
-  return transfers(fd, waits ? Call::kWaitsToReceive : Call::kReceives, n, result, in_kernel) ||
-         (waits && is(fd) && receives_later(fd, buf, n, flags, result));
-}
 
 }  // namespace ringroad::preload::fresh

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <pthread.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +23,7 @@
 #include "rsocket-core/sys.h"
 
 namespace ringroad::preload::runtime {
+
 namespace {
 
 constexpr std::int64_t kLeaveTimeoutNs = 2'000'000'000;
@@ -53,6 +55,14 @@ Mutex inherit_mutex;
 // of fork(2) has seen: the page is wiped there (MADV_WIPEONFORK, madvise(2)).
 std::atomic<int>* same_memory = nullptr;
 char program[64] = "unknown";
+// The rule that was found last for either role, and what is the same for whoever it is found for.
+struct Found {
+  const policy::Policy* policy = nullptr;
+  const policy::Settings* rule = nullptr;
+  std::array<std::uint8_t, 16> remote{};
+  std::uint16_t port = 0;
+};
+constinit thread_local Found found[2] __attribute__((tls_model("initial-exec")));
 
 void copy(char* to, std::size_t size, const char* from) noexcept {
   const std::size_t n = from == nullptr ? 0 : strnlen(from, size - 1);
@@ -293,9 +303,16 @@ const policy::Settings* rule_for(StreamRole role, const Endpoint& local,
                                  const Endpoint& remote) noexcept {
   const policy::Policy* policy = policy_file::current();
   if (policy == nullptr) return nullptr;
-  return policy->match(
-      role == StreamRole::kConnect ? policy::Role::kConnect : policy::Role::kAccept, program,
-      to_policy(local), to_policy(remote));
+  const bool connects = role == StreamRole::kConnect;
+  const std::uint16_t port = connects ? remote.port : local.port;  // the service's
+  Found& last = found[connects ? 0 : 1];
+  if (last.policy != policy || last.port != port || last.remote != remote.addr) {
+    const policy::Settings* rule =
+        policy->match(connects ? policy::Role::kConnect : policy::Role::kAccept, program,
+                      to_policy(local), to_policy(remote));
+    last = {policy, rule, remote.addr, port};
+  }
+  return last.rule;
 }
 
 }  // namespace
@@ -366,7 +383,18 @@ bool is_tcp(int fd) noexcept {
 }
 
 void count_early(const policy::Settings& rule, const EarlyUse& early) noexcept {
-  if (segment != nullptr) segment->count_early(segment->rule_index(rule.name.c_str()), early);
+  if (segment == nullptr) return;
+  // The one whose index was asked for last: a segment's indices do not change.
+  struct Index {
+    const stats::Segment* segment;
+    const policy::Settings* rule;
+    std::uint8_t value;
+  };
+  static constinit thread_local Index last __attribute__((tls_model("initial-exec"))) = {};
+  if (last.segment != segment || last.rule != &rule) {
+    last = {segment, &rule, segment->rule_index(rule.name.c_str())};
+  }
+  segment->count_early(last.value, early);
 }
 
 bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {

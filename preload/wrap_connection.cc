@@ -28,8 +28,9 @@ void consider_connect(int fd, const sockaddr* addr, socklen_t len, bool done,
   Endpoint remote;
   if (!Endpoint::from_sockaddr(addr, len, remote) || runtime::agent() == nullptr) return;
   const policy::Settings* rule = runtime::rule_of(StreamRole::kConnect, Endpoint(), remote);
-  if (rule == nullptr || !runtime::is_tcp(fd)) return;
+  if (rule == nullptr || !(descriptors::may_be_tcp(fd) || runtime::is_tcp(fd))) return;
   if (done && fresh::begin(fd, StreamRole::kConnect, Endpoint(), *rule, false, forks)) return;
+  if (!runtime::is_tcp(fd)) return;
   SocketRef socket = descriptors::insert(fd, Kind::kConnecting);
   if (!socket) return;
   runtime::configure(*rule, socket->config);
@@ -305,6 +306,12 @@ RR_NOINLINE int close_stretches(unsigned first, unsigned last, int flags) noexce
 }
 
 }  // namespace
+
+int rr_socket(int domain, int type, int protocol) {
+  const int fd = real().socket(domain, type, protocol);
+  descriptors::note_socket(fd, domain, type, protocol);
+  return fd;
+}
 
 int rr_connect(int fd, const sockaddr* addr, socklen_t len) {
   return cancellation::point<watched_connect>(fd, addr, len);

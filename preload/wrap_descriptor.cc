@@ -302,9 +302,7 @@ int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len)
   }
   if (!done) result = cancellation::no_point<stream_setsockopt>(fd, level, name, value, len);
   if (level == SOL_SOCKET && name == SO_LINGER) descriptors::note_if_lingers(fd);
-  if (level == SOL_SOCKET && (name == SO_RCVTIMEO_OLD || name == SO_RCVTIMEO_NEW)) {
-    descriptors::note_if_times_out(fd);
-  }
+  if (level == SOL_SOCKET) descriptors::note_if_times_out(fd, name);
   if (level == SOL_SOCKET && reason_for_option(level, name) != Reason::kNone) {
     descriptors::note_if_reads_unusually(fd);
   }

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstring>
+#include <type_traits>
 
 #include "preload/cancellation.h"
 #include "preload/fresh.h"
@@ -159,30 +160,27 @@ void tell_unread(int unread, msghdr* msg) noexcept {
 // ---- Calls on what is managed. They may end in the unwinding of the thread's stack.
 
 RR_NOINLINE ssize_t stream_recv(int fd, void* buf, size_t n, int flags) {
-  const auto in_kernel = [=] { return cancellation::caught(real().recv, fd, buf, n, flags); };
-  ssize_t result;
-  if ((flags & ~kPlainRecvFlags) == 0 &&
-      fresh::receives(fd, buf, n, flags, result, in_kernel)) {
+  if (ssize_t result; fresh::is(fd) && (flags & ~kPlainRecvFlags) == 0 &&
+                      (flags & MSG_DONTWAIT) == 0 &&
+                      fresh::receives_later(fd, buf, n, flags, result)) {
     return result;
   }
   Target target(fd);
   if (target.lost) return fail_lost();
   if (is_special_receive(flags)) target.to_kernel(reason_for_flags(flags));
   if (!target.ours() || is_special_receive(flags)) {
-    return target.count(false, in_kernel());
+    return target.count(false, cancellation::caught(real().recv, fd, buf, n, flags));
   }
   const iovec iov{buf, n};
   return target.stream->recv(&iov, 1, flags);
 }
 
 RR_NOINLINE ssize_t stream_read(int fd, void* buf, size_t n) {
-  const auto in_kernel = [=] { return cancellation::caught(real().read, fd, buf, n); };
-  ssize_t result;
-  if (fresh::receives(fd, buf, n, 0, result, in_kernel)) return result;
+  if (ssize_t result; fresh::is(fd) && fresh::receives_later(fd, buf, n, 0, result)) return result;
   Target target(fd);
   if (target.lost) return fail_lost();
   // Unlike recv(), read() of nothing never waits.
-  if (!target.ours() || n == 0) return target.count(false, in_kernel());
+  if (!target.ours() || n == 0) return target.count(false, cancellation::caught(real().read, fd, buf, n));
   const iovec iov{buf, n};
   return target.stream->recv(&iov, 1, 0);
 }
@@ -240,29 +238,20 @@ RR_NOINLINE ssize_t stream_recvmsg(int fd, msghdr* msg, int flags) {
 }
 
 RR_NOINLINE ssize_t stream_send(int fd, const void* buf, size_t n, int flags) {
-  const auto in_kernel = [=] { return cancellation::caught(real().send, fd, buf, n, flags); };
-  ssize_t result;
-  if ((flags & ~kSendFlags) == 0 &&
-      fresh::transfers(fd, fresh::Call::kSends, n, result, in_kernel)) {
-    return result;
-  }
   Target target(fd);
   if (target.lost) return fail_lost();
   if ((flags & ~kSendFlags) != 0) target.to_kernel(reason_for_flags(flags));
   if (!target.ours() || (flags & ~kSendFlags) != 0) {
-    return target.count(true, in_kernel());
+    return target.count(true, cancellation::caught(real().send, fd, buf, n, flags));
   }
   const iovec iov{const_cast<void*>(buf), n};
   return target.stream->send(&iov, 1, flags);
 }
 
 RR_NOINLINE ssize_t stream_write(int fd, const void* buf, size_t n) {
-  const auto in_kernel = [=] { return cancellation::caught(real().write, fd, buf, n); };
-  ssize_t result;
-  if (fresh::transfers(fd, fresh::Call::kSends, n, result, in_kernel)) return result;
   Target target(fd);
   if (target.lost) return fail_lost();
-  if (!target.ours()) return target.count(true, in_kernel());
+  if (!target.ours()) return target.count(true, cancellation::caught(real().write, fd, buf, n));
   const iovec iov{const_cast<void*>(buf), n};
   return target.stream->send(&iov, 1, 0);
 }
@@ -338,7 +327,29 @@ RR_NOINLINE ssize_t go_the_long_way(Args... args) {
   return cancellation::point<long_way>(args...);
 }
 
-template <auto transfer, auto long_way, int plain_flags = 0, typename Buffer, typename... Flags>
+// Of a connection that has hardly been used. What one call has not sent the next one sends, as far as
+// it is let.
+template <auto fresh_way, auto long_way, typename Buffer, typename... Flags>
+RR_NOINLINE ssize_t go_the_fresh_way(int fd, Buffer* buf, size_t n, Flags... flags) {
+  ssize_t result;
+  if (!fresh_way(fd, buf, n, (flags | ... | 0), result)) {
+    return go_the_long_way<long_way>(fd, buf, n, flags...);
+  }
+  if constexpr (std::is_const_v<Buffer>) {
+    if (hardly_ever(result > 0 && static_cast<size_t>(result) < n)) {
+      const auto done = static_cast<size_t>(result);
+      const int saved = errno;
+      const ssize_t more = go_the_long_way<long_way>(
+          fd, static_cast<Buffer*>(static_cast<const char*>(buf) + done), n - done, flags...);
+      if (more > 0) result += more;
+      errno = saved;
+    }
+  }
+  return result;
+}
+
+template <auto transfer, auto fresh_way, auto long_way, int plain_flags = 0, typename Buffer,
+          typename... Flags>
 RR_NOINLINE ssize_t go_the_short_way(int fd, Buffer* buf, size_t n, Socket* socket, Flags... flags) {
   // Kept in memory: the registers are for the short way.
   struct {
@@ -351,13 +362,14 @@ RR_NOINLINE ssize_t go_the_short_way(int fd, Buffer* buf, size_t n, Socket* sock
     const ssize_t result =
         cancellation::brief<transfer_at_once<transfer, Buffer>>(fd, socket, buf, n);
     if (!hardly_ever(result <= 0)) return result;
+    if (fresh::is(call.fd)) return go_the_fresh_way<fresh_way, long_way>(call.fd, call.buf, call.n, flags...);
   }
   return go_the_long_way<long_way>(call.fd, call.buf, call.n, flags...);
 }
-constexpr auto recv_of = go_the_short_way<&Stream::recv_short, stream_recv, kPlainRecvFlags, void, int>;
-constexpr auto read_of = go_the_short_way<&Stream::recv_short, stream_read, 0, void>;
-constexpr auto send_of = go_the_short_way<&Stream::send_short, stream_send, kSendFlags, const void, int>;
-constexpr auto write_of = go_the_short_way<&Stream::send_short, stream_write, 0, const void>;
+constexpr auto recv_of = go_the_short_way<&Stream::recv_short, fresh::receives, stream_recv, kPlainRecvFlags, void, int>;
+constexpr auto read_of = go_the_short_way<&Stream::recv_short, fresh::receives, stream_read, 0, void>;
+constexpr auto send_of = go_the_short_way<&Stream::send_short, fresh::sends, stream_send, kSendFlags, const void, int>;
+constexpr auto write_of = go_the_short_way<&Stream::send_short, fresh::sends, stream_write, 0, const void>;
 
 RR_NOINLINE bool pin(int fd) noexcept {
   Target(fd).to_kernel(Reason::kDescriptorUse);

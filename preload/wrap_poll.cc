@@ -22,13 +22,6 @@
 #include "rsocket-core/sys.h"
 #include "rsocket-core/waiter.h"
 
-// pthread_cleanup_push(3) of old: two stores.
-extern "C" {
-void rr_cleanup_push(_pthread_cleanup_buffer* buffer, void (*routine)(void*),
-                     void* arg) asm("_pthread_cleanup_push");
-void rr_cleanup_pop(_pthread_cleanup_buffer* buffer, int execute) asm("_pthread_cleanup_pop");
-}
-
 using namespace ringroad;
 using namespace ringroad::preload;
 
@@ -321,11 +314,11 @@ class Outside {
  public:
   Outside() noexcept {
     EpollSet::enter_outside();
-    rr_cleanup_push(&buffer_, [](void*) { EpollSet::leave_outside(); }, nullptr);
+    cancellation::push_cleanup(&buffer_, [](void*) { EpollSet::leave_outside(); }, nullptr);
   }
   // In place of a destructor, which the unwinding would have to call.
   void end() noexcept {
-    rr_cleanup_pop(&buffer_, 0);
+    cancellation::pop_cleanup(&buffer_, 0);
     EpollSet::leave_outside();
   }
 

@@ -127,6 +127,9 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
     case SYS_pwritev2:
       result = rr_pwritev2(fd, as<const iovec*>(a[1]), as<int>(a[2]), a[3], as<int>(a[5]));
       return true;
+    case SYS_socket:
+      result = rr_socket(as<int>(a[0]), as<int>(a[1]), as<int>(a[2]));
+      return true;
     case SYS_connect:
       result = rr_connect(fd, as<const sockaddr*>(a[1]), as<socklen_t>(a[2]));
       return true;
@@ -285,7 +288,7 @@ constexpr long kOthers[] = {
     SYS_dup,        SYS_dup3,        SYS_fcntl,        SYS_sendfile, SYS_splice,
     SYS_epoll_ctl,  SYS_epoll_pwait, SYS_epoll_pwait2, SYS_pselect6, SYS_ppoll,
     SYS_io_submit,  SYS_pidfd_getfd, SYS_execve,       SYS_execveat, SYS_prctl,
-    SYS_seccomp,    SYS_setsockopt,  SYS_exit_group,
+    SYS_seccomp,    SYS_setsockopt,  SYS_exit_group,   SYS_socket,
 #ifdef SYS_accept
     SYS_accept,
 #endif

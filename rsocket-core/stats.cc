@@ -244,14 +244,18 @@ void Segment::count_early(std::uint8_t rule_index, const EarlyUse& early) noexce
   const std::uint64_t before = closings.load(std::memory_order_relaxed);
   closings.store(before + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  for (StreamCounts* counts : {&header_->closed, &rule.closed}) {
-    for (unsigned i = 0; i < early.count; ++i) {
-      const EarlyUse::Call& call = early.calls[i];
-      Counters& traffic = counts->traffic;
-      Counters::add(call.sent ? traffic.tx_bytes[0] : traffic.rx_bytes[0], call.bytes);
-      Counters::add(call.sent ? traffic.tx_messages[0] : traffic.rx_messages[0], 1);
-      (call.sent ? counts->tx_sizes : counts->rx_sizes).add(call.bytes);
-    }
+  const auto count = [](StreamCounts& counts, const EarlyUse::Call& call,
+                        std::size_t bucket) noexcept {
+    Counters& traffic = counts.traffic;
+    Counters::add(call.sent ? traffic.tx_bytes[0] : traffic.rx_bytes[0], call.bytes);
+    Counters::add(call.sent ? traffic.tx_messages[0] : traffic.rx_messages[0], 1);
+    add_alone((call.sent ? counts.tx_sizes : counts.rx_sizes).counts[bucket], 1);
+  };
+  for (unsigned i = 0; i < early.count; ++i) {
+    const EarlyUse::Call& call = early.calls[i];
+    const std::size_t bucket = Log2Histogram::bucket(call.bytes);
+    count(header_->closed, call, bucket);
+    count(rule.closed, call, bucket);
   }
   closings.store(before + 2, std::memory_order_release);
   unlock();
