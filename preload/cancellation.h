@@ -37,7 +37,7 @@ void rr_unregister_cancel(__pthread_unwind_buf_t* buffer) asm("__pthread_unregis
 
 namespace ringroad::preload::cancellation {
 
-extern std::atomic<bool> in_use;
+extern std::atomic<bool> in_use RR_HIDDEN;
 // This thread ends, and has to leave the library first.
 extern constinit thread_local bool ends __attribute__((tls_model("initial-exec")));
 // It is in one of the calls below, but not in libc's (caught()). A handler that ends the thread here is

@@ -65,7 +65,18 @@ namespace descriptors {
 std::atomic<Socket*> table[kLimit];
 std::atomic<bool> made_for_tcp[kLimit];
 std::atomic<int> epoll_marks[kLimit];
+std::atomic<int> lowest{kLimit};
 std::atomic<int> highest{-1};
+
+namespace {
+
+// With the table locked, before the number is in it.
+void note_managed(int fd) noexcept {
+  raise_highest(fd);
+  if (fd < lowest.load(std::memory_order_relaxed)) lowest.store(fd, std::memory_order_relaxed);
+}
+
+}  // namespace
 
 void raise_highest(int fd) noexcept {
   int known = highest.load(std::memory_order_relaxed);
@@ -202,7 +213,7 @@ SocketRef insert(int fd, Socket::Kind kind) noexcept {
   socket->numbers = 1;
   socket->kind.store(kind, std::memory_order_relaxed);
   socket->refs.store(2, std::memory_order_release);  // the table's and the caller's
-  raise_highest(fd);
+  note_managed(fd);
   table[fd].store(socket, std::memory_order_release);
   return SocketRef(socket);
 }
@@ -213,7 +224,7 @@ void add_number(int fd, const SocketRef& socket) noexcept {
   MutexLock lock(table_mutex);
   ++socket->numbers;
   socket->refs.fetch_add(1, std::memory_order_relaxed);
-  raise_highest(fd);
+  note_managed(fd);
   table[fd].store(socket.get(), std::memory_order_release);
 }
 

@@ -18,6 +18,7 @@
 #include "rsocket-core/agent.h"
 #include "rsocket-core/epoll_set.h"
 #include "rsocket-core/fresh_use.h"
+#include "rsocket-core/hints.h"
 
 namespace ringroad::preload {
 
@@ -119,28 +120,32 @@ class SocketRef {
 namespace descriptors {
 
 inline constexpr int kLimit = 1 << 20;
-extern std::atomic<Socket*> table[kLimit];
+extern std::atomic<Socket*> table[kLimit] RR_HIDDEN;
+// Of the numbers that were ever managed; kLimit: none was.
+extern std::atomic<int> lowest RR_HIDDEN;
+
+inline bool in_range(int fd) noexcept {
+  return static_cast<unsigned>(fd) < static_cast<unsigned>(kLimit);
+}
 
 // Which numbers socket(2) has last given a TCP socket: a hint, for who looks again before it matters.
 extern std::atomic<bool> made_for_tcp[kLimit];
 inline void note_socket(int fd, int domain, int type, int protocol) noexcept {
-  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kLimit)) return;
+  if (!in_range(fd)) return;
   const bool tcp = (domain == AF_INET || domain == AF_INET6) &&
                    (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == SOCK_STREAM &&
                    (protocol == 0 || protocol == IPPROTO_TCP);
   made_for_tcp[fd].store(tcp, std::memory_order_relaxed);
 }
 inline bool may_be_tcp(int fd) noexcept {
-  return static_cast<unsigned>(fd) < static_cast<unsigned>(kLimit) &&
-         made_for_tcp[fd].load(std::memory_order_relaxed);
+  return in_range(fd) && made_for_tcp[fd].load(std::memory_order_relaxed);
 }
 
 // What `fd` names right now; null if it is not managed.
 inline Socket* peek(int fd) noexcept {
-  return static_cast<unsigned>(fd) < static_cast<unsigned>(kLimit)
-             ? table[fd].load(std::memory_order_acquire)
-             : nullptr;
+  return in_range(fd) ? table[fd].load(std::memory_order_acquire) : nullptr;
 }
+inline bool none_managed() noexcept { return lowest.load(std::memory_order_relaxed) == kLimit; }
 inline bool managed(int fd) noexcept { return __builtin_expect(peek(fd) != nullptr, 0); }
 
 // What a number names changes in the kernel and here: one such change at a time. Otherwise a number that
@@ -167,8 +172,8 @@ class Change {
   }
 
  private:
-  static std::atomic<bool> under_way_;
-  static std::atomic<unsigned> count_;
+  static std::atomic<bool> under_way_ RR_HIDDEN;
+  static std::atomic<unsigned> count_ RR_HIDDEN;
   const bool taken_;
 };
 // Whether closing may take its time (SO_LINGER), as far as it is known here: the program has set
@@ -184,9 +189,9 @@ void note_if_reads_unusually(int fd) noexcept;
 // Whether a receive may be over in time (SO_RCVTIMEO), as some_linger.
 extern std::atomic<bool> some_time_out;
 void note_if_times_out(int fd) noexcept;
-// The program has set that option of SOL_SOCKET.
-inline void note_if_times_out(int fd, int name) noexcept {
-  if (name == SO_RCVTIMEO_OLD || name == SO_RCVTIMEO_NEW) note_if_times_out(fd);
+// That option of SOL_SOCKET.
+constexpr bool sets_time_out(int name) noexcept {
+  return name == SO_RCVTIMEO_OLD || name == SO_RCVTIMEO_NEW;
 }
 // Keeps the file that `fd` names open for as long as it lives, if closing it may take its time
 // (SO_LINGER): made before a Change, it waits behind it. Of a number that is not known here the
@@ -239,23 +244,32 @@ inline constexpr int kNoEpoll = -1;
 inline constexpr int kSeveralEpolls = -2;
 // The instance's number plus one.
 inline constexpr int kSeveralMark = -1;
-extern std::atomic<int> epoll_marks[kLimit];
+extern std::atomic<int> epoll_marks[kLimit] RR_HIDDEN;
+inline bool in_an_epoll(int fd) noexcept {
+  return in_range(fd) && epoll_marks[fd].load(std::memory_order_relaxed) != 0;
+}
 inline int epoll_of(int fd) noexcept {  // or kNoEpoll, kSeveralEpolls
-  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kLimit)) return kNoEpoll;
+  if (!in_range(fd)) return kNoEpoll;
   const int mark = epoll_marks[fd].load(std::memory_order_relaxed);
   return mark == kSeveralMark ? kSeveralEpolls : mark - 1;
 }
-extern std::atomic<int> highest;  // number ever managed or in an epoll instance
-void raise_highest(int fd) noexcept;
+extern std::atomic<int> highest RR_HIDDEN;  // number ever managed or in an epoll instance
+[[gnu::cold]] void raise_highest(int fd) noexcept;
 inline void note_epoll_add(int fd, int epfd) noexcept {
-  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kLimit)) return;
-  if (fd > highest.load(std::memory_order_relaxed)) raise_highest(fd);
+  if (!in_range(fd)) return;
   const bool first = epoll_marks[fd].load(std::memory_order_relaxed) == 0;
   epoll_marks[fd].store(first ? epfd + 1 : kSeveralMark, std::memory_order_relaxed);
+  if (hardly_ever(fd > highest.load(std::memory_order_relaxed))) raise_highest(fd);
+}
+// Taken out of `epfd`.
+inline void note_epoll_delete(int fd, int epfd) noexcept {
+  if (!in_range(fd)) return;
+  if (epoll_marks[fd].load(std::memory_order_relaxed) == epfd + 1)
+    epoll_marks[fd].store(0, std::memory_order_relaxed);
 }
 // Taken out, or closed.
 inline void note_epoll_end(int fd) noexcept {
-  if (epoll_of(fd) != kNoEpoll) epoll_marks[fd].store(0, std::memory_order_relaxed);
+  if (in_an_epoll(fd)) epoll_marks[fd].store(0, std::memory_order_relaxed);
 }
 
 // No number beyond it was ever managed, noted, or the library's own; -1 if none was.

@@ -12,6 +12,7 @@
 
 #include "preload/cancellation.h"
 #include "preload/real.h"
+#include "rsocket-core/outside.h"
 #include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
 
@@ -70,7 +71,7 @@ std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
   if (auto set = known_by_another_number(epfd)) return set;
   EpollSet::Calls calls;
   calls.pwait = cancellation::epoll_pwait;
-  calls.pwait2 = real().epoll_pwait2 != nullptr ? cancellation::epoll_pwait2 : nullptr;
+  calls.pwait2 = bound_real().epoll_pwait2 != nullptr ? cancellation::epoll_pwait2 : nullptr;
   std::shared_ptr<EpollSet> set = EpollSet::create(epfd, calls);
   if (set == nullptr) return nullptr;
   if (!descriptors::insert(epfd, set)) {
@@ -274,6 +275,7 @@ void hand_back_all() noexcept {
 void after_fork_child() noexcept {
   making_mutex.reset_after_fork();
   sets_mutex.reset_after_fork();
+  outside::forget_after_fork();
 }
 
 }  // namespace ringroad::preload::epolls

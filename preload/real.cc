@@ -6,7 +6,7 @@
 
 namespace ringroad::preload {
 
-Real real_functions;
+constinit Real real_functions;
 bool real_bound = false;
 
 void bind_real() noexcept {

@@ -18,24 +18,51 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "rsocket-core/hints.h"
+
 namespace ringroad::preload {
 
+struct Real;
+void bind_real() noexcept;
+
+// What stands for a function until it is bound: binds all of them, and calls it. None for those with
+// arguments that cannot be passed on.
+template <typename Function>
+struct Unbound {
+  template <auto function>
+  static constexpr Function call = nullptr;
+};
+template <typename Result, typename... Params>
+struct Unbound<Result (*)(Params...)> {
+  template <auto function>
+  static Result call(Params... params);
+};
+
 struct Real {
-#define RINGROAD_FUNCTION(ret, name, params) ret(*name) params = nullptr;
+#define RINGROAD_FUNCTION(ret, name, params) \
+  ret(*name) params = Unbound<ret(*) params>::template call<&Real::name>;
 #define RINGROAD_ALIAS(ret, name, target, params, args)
 #include "preload/functions.def"
 #undef RINGROAD_FUNCTION
 #undef RINGROAD_ALIAS
 };
 
-extern Real real_functions;
-extern bool real_bound;
-void bind_real() noexcept;
+extern Real real_functions RR_HIDDEN;
+extern bool real_bound RR_HIDDEN;
 
-// Safe at any time: other libraries' constructors run before ours.
-inline const Real& real() noexcept {
+// Safe at any time: other libraries' constructors run before ours, and who calls a function that is not
+// bound yet binds it. Nothing is asked here.
+inline const Real& real() noexcept { return real_functions; }
+// For those that a libc may not have, and those that take whatever they are given (`...`).
+inline const Real& bound_real() noexcept {
   if (__builtin_expect(!real_bound, 0)) bind_real();
   return real_functions;
+}
+
+template <typename Result, typename... Params>
+template <auto function>
+Result Unbound<Result (*)(Params...)>::call(Params... params) {
+  return (bound_real().*function)(params...);
 }
 
 }  // namespace ringroad::preload

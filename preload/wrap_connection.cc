@@ -258,6 +258,21 @@ RR_NOINLINE int stream_close(int fd) noexcept {
   return result;
 }
 
+// The rare ways of rr_close(): of a number that is managed, is the library's own, is in an epoll instance,
+// or has become managed while the kernel closed it.
+RR_NOINLINE int close_managed(int fd) { return cancellation::point<stream_close>(fd); }
+RR_NOINLINE int refuse_to_close() noexcept {
+  errno = EBADF;
+  return -1;
+}
+RR_NOINLINE void note_close(int fd) noexcept {
+  if (runtime::owns_memory()) descriptors::note_epoll_end(fd);
+}
+RR_NOINLINE int after_close(int fd, int result) noexcept {
+  if (runtime::owns_memory()) check_closed(fd);
+  return result;
+}
+
 // Whether the program has but one thread, which shares its numbers with the library's only.
 bool has_one_thread() noexcept {
   constexpr nlink_t kOneAndTheLibrarys = 2 + 2;  // proc(5): as every folder, and one a thread
@@ -341,17 +356,14 @@ int rr_shutdown(int fd, int how) {
 }
 
 int rr_close(int fd) {
-  if (private_descriptors::is_marked(fd)) {
-    errno = EBADF;
-    return -1;
-  }
-  if (descriptors::managed(fd)) return cancellation::point<stream_close>(fd);
-  if (descriptors::epoll_of(fd) != descriptors::kNoEpoll && runtime::owns_memory()) {
-    descriptors::note_epoll_end(fd);
-  }
+  if (!descriptors::in_range(fd)) return real().close(fd);
+  if (hardly_ever(private_descriptors::is_marked(fd))) return refuse_to_close();
+  if (descriptors::managed(fd)) return close_managed(fd);
+  if (hardly_ever(descriptors::in_an_epoll(fd))) note_close(fd);
+  int closed = fd;
+  keep_in_memory(closed);
   const int result = real().close(fd);
-  if (descriptors::managed(fd) && runtime::owns_memory()) check_closed(fd);
-  return result;
+  return hardly_ever(descriptors::managed(closed)) ? after_close(closed, result) : result;
 }
 
 int rr_close_range(unsigned first, unsigned last, int flags) {

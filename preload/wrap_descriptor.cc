@@ -60,19 +60,30 @@ int duplicate(int from, Call call) {
   return result;
 }
 
-// A copy of a number that is not known here, before and after and while nobody changes what a
-// number names. False: none was made.
-template <typename Call>
-bool duplicates_in_kernel(int from, int& result, Call call) {
-  if (descriptors::managed(from) || descriptors::Change::under_way()) return false;
-  const unsigned changes = descriptors::Change::count();
-  result = call();
-  if (result < 0 || (!descriptors::managed(from) && !descriptors::managed(result) &&
-                     descriptors::Change::count() == changes)) {
-    return true;
+// A copy of a number that is not known here, before and after and while nobody changes what a number
+// names. Else it is made by `known`, which takes the same arguments as `function`, of Real.
+template <auto function, auto known, typename... More>
+inline int duplicate_in_kernel(int from, More... more) {
+  using descriptors::Change;
+  if (!descriptors::in_range(from) || descriptors::managed(from) ||
+      hardly_ever(Change::under_way())) {
+    return known(from, more...);
   }
-  sys::close_quietly(result);
-  return false;
+  struct {
+    int from;
+    unsigned changes;
+  } before{from, Change::count()};
+  keep_in_memory(before);
+  const int result = (real().*function)(from, more...);
+  if (result < 0) return result;
+  if (hardly_ever(!descriptors::in_range(result)) ||
+      hardly_ever(descriptors::table[before.from].load(std::memory_order_acquire) != nullptr) ||
+      hardly_ever(descriptors::table[result].load(std::memory_order_acquire) != nullptr) ||
+      hardly_ever(Change::count() != before.changes)) {
+    sys::close_quietly(result);
+    return known(before.from, more...);
+  }
+  return result;
 }
 
 bool duplicates(int cmd) noexcept { return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC; }
@@ -105,7 +116,7 @@ RR_NOINLINE int dup_over(int from, int to, int flags, bool three) {
 }
 
 // Options that put something between the socket and its bytes, or beside them.
-Reason reason_for_option(int level, int name) noexcept {
+[[gnu::always_inline]] inline Reason reason_for_option(int level, int name) noexcept {
   if (level == IPPROTO_TCP) {
     switch (name) {
       case TCP_ULP:
@@ -149,7 +160,10 @@ bool is_cloexec(int fd) noexcept {
   return flags >= 0 && (flags & FD_CLOEXEC) != 0;
 }
 
-RR_NOINLINE int fcntl_common(decltype(Real::fcntl) call, int fd, int cmd, long arg) {
+// `function`: Real::fcntl or its like.
+template <auto function>
+RR_NOINLINE int fcntl_common(int fd, int cmd, long arg) {
+  const auto call = real().*function;
   if (duplicates(cmd)) return duplicate(fd, [&] { return call(fd, cmd, arg); });
   const bool was_cloexec = cmd == F_SETFD && descriptors::managed(fd) && is_cloexec(fd);
   const int result = call(fd, cmd, arg);
@@ -168,18 +182,28 @@ RR_NOINLINE int fcntl_common(decltype(Real::fcntl) call, int fd, int cmd, long a
   return result;
 }
 
-inline int any_fcntl(decltype(Real::fcntl) call, int fd, int cmd, long arg) {
-  if (!descriptors::managed(fd)) {
-    if (!duplicates(cmd)) return call(fd, cmd, arg);
-    int result;
-    if (duplicates_in_kernel(fd, result, [=] { return call(fd, cmd, arg); })) return result;
-  }
-  return cancellation::no_point<fcntl_common>(call, fd, cmd, arg);
+template <auto function>
+RR_NOINLINE int fcntl_known(int fd, int cmd, long arg) {
+  return cancellation::no_point<fcntl_common<function>>(fd, cmd, arg);
+}
+
+template <auto function>
+RR_NOINLINE int fcntl_dup(int fd, int cmd, long arg) {
+  return duplicate_in_kernel<function, fcntl_known<function>>(fd, cmd, arg);
+}
+
+template <auto function>
+inline int any_fcntl(int fd, int cmd, long arg) {
+  if (descriptors::managed(fd)) return fcntl_known<function>(fd, cmd, arg);
+  if (duplicates(cmd)) return fcntl_dup<function>(fd, cmd, arg);
+  return (real().*function)(fd, cmd, arg);
 }
 
 RR_NOINLINE int plain_dup(int fd) {
   return duplicate(fd, [&] { return real().dup(fd); });
 }
+
+RR_NOINLINE int dup_known(int fd) { return cancellation::no_point<plain_dup>(fd); }
 
 RR_NOINLINE int stream_ioctl(int fd, unsigned long request, void* arg) {
   const SocketRef socket = descriptors::find(fd);
@@ -257,13 +281,31 @@ RR_NOINLINE int stream_setsockopt(int fd, int level, int name, const void* value
   return result;
 }
 
+RR_NOINLINE int set_on_stream(int fd, int level, int name, const void* value, socklen_t len) {
+  if (fresh::is(fd) && reason_for_option(level, name) == Reason::kNone) {
+    const int result = real().setsockopt(fd, level, name, value, len);
+    if (fresh::is(fd)) return result;  // else it has become a stream meanwhile, which is to know
+  }
+  return cancellation::no_point<stream_setsockopt>(fd, level, name, value, len);
+}
+
+// An option that is asked for later, of a socket that may be a stream by then.
+RR_NOINLINE int note_and_set(int fd, int level, int name, const void* value, socklen_t len) {
+  const int result = descriptors::managed(fd) ? set_on_stream(fd, level, name, value, len)
+                                              : real().setsockopt(fd, level, name, value, len);
+  if (name == SO_LINGER) {
+    descriptors::note_if_lingers(fd);
+  } else if (descriptors::sets_time_out(name)) {
+    descriptors::note_if_times_out(fd);
+  } else {
+    descriptors::note_if_reads_unusually(fd);
+  }
+  return result;
+}
+
 }  // namespace
 
-int rr_dup(int fd) {
-  int result;
-  if (duplicates_in_kernel(fd, result, [fd] { return real().dup(fd); })) return result;
-  return cancellation::no_point<plain_dup>(fd);
-}
+int rr_dup(int fd) { return duplicate_in_kernel<&Real::dup, dup_known>(fd); }
 
 int rr_dup2(int from, int to) {
   return cancellation::no_point<dup_over>(from, to, 0, false);
@@ -273,9 +315,9 @@ int rr_dup3(int from, int to, int flags) {
   return cancellation::no_point<dup_over>(from, to, flags, true);
 }
 
-int rr_fcntl(int fd, int cmd, long arg) { return any_fcntl(real().fcntl, fd, cmd, arg); }
+int rr_fcntl(int fd, int cmd, long arg) { return any_fcntl<&Real::fcntl>(fd, cmd, arg); }
 
-int rr_fcntl64(int fd, int cmd, long arg) { return any_fcntl(real().fcntl64, fd, cmd, arg); }
+int rr_fcntl64(int fd, int cmd, long arg) { return any_fcntl<&Real::fcntl64>(fd, cmd, arg); }
 
 int rr_ioctl(int fd, unsigned long request, void* arg) {
   if (!descriptors::managed(fd)) return real().ioctl(fd, request, arg);
@@ -294,19 +336,12 @@ int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
 }
 
 int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
-  int result = 0;
-  bool done = !descriptors::managed(fd);
-  if (done || (fresh::is(fd) && reason_for_option(level, name) == Reason::kNone)) {
-    result = real().setsockopt(fd, level, name, value, len);
-    done = done || fresh::is(fd);  // else it has become a stream meanwhile, which is to know
-  }
-  if (!done) result = cancellation::no_point<stream_setsockopt>(fd, level, name, value, len);
-  if (level == SOL_SOCKET && name == SO_LINGER) descriptors::note_if_lingers(fd);
-  if (level == SOL_SOCKET) descriptors::note_if_times_out(fd, name);
-  if (level == SOL_SOCKET && reason_for_option(level, name) != Reason::kNone) {
-    descriptors::note_if_reads_unusually(fd);
-  }
-  return result;
+  const bool noted =
+      level == SOL_SOCKET && (name == SO_LINGER || descriptors::sets_time_out(name) ||
+                              reason_for_option(level, name) != Reason::kNone);
+  if (noted) return note_and_set(fd, level, name, value, len);
+  if (descriptors::managed(fd)) return set_on_stream(fd, level, name, value, len);
+  return real().setsockopt(fd, level, name, value, len);
 }
 
 FILE* rr_fdopen(int fd, const char* mode) {
@@ -347,7 +382,7 @@ int rr_pidfd_getfd(int pidfd, int fd, unsigned flags) {
   // not told of.
   if (descriptors::managed(fd)) give_away(fd, Reason::kFdPassed);
   // glibc before 2.36 does not have it.
-  if (real().pidfd_getfd == nullptr) {
+  if (bound_real().pidfd_getfd == nullptr) {
     return static_cast<int>(sys::call(SYS_pidfd_getfd, pidfd, fd, flags));
   }
   return real().pidfd_getfd(pidfd, fd, flags);

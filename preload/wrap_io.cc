@@ -351,13 +351,13 @@ RR_NOINLINE ssize_t go_the_fresh_way(int fd, Buffer* buf, size_t n, Flags... fla
 template <auto transfer, auto fresh_way, auto long_way, int plain_flags = 0, typename Buffer,
           typename... Flags>
 RR_NOINLINE ssize_t go_the_short_way(int fd, Buffer* buf, size_t n, Socket* socket, Flags... flags) {
-  // Kept in memory: the registers are for the short way.
+  // The registers are for the short way.
   struct {
     int fd;
     Buffer* buf;
     size_t n;
   } call{fd, buf, n};
-  asm("" : "+m"(call));
+  keep_in_memory(call);
   if (((flags & ~plain_flags) | ... | 0) == 0 && !cancellation::may_be_cancelled()) {
     const ssize_t result =
         cancellation::brief<transfer_at_once<transfer, Buffer>>(fd, socket, buf, n);

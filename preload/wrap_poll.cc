@@ -18,6 +18,7 @@
 #include "preload/polling.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
+#include "rsocket-core/outside.h"
 #include "rsocket-core/signals.h"
 #include "rsocket-core/sys.h"
 #include "rsocket-core/waiter.h"
@@ -29,7 +30,8 @@ namespace {
 
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
 
-bool any_managed(const pollfd* fds, nfds_t count) noexcept {
+[[gnu::always_inline]] inline bool any_managed(const pollfd* fds, nfds_t count) noexcept {
+  if (descriptors::none_managed() || fds == nullptr) return false;
   for (nfds_t i = 0; i < count; ++i) {
     if (descriptors::managed(fds[i].fd)) return true;
   }
@@ -223,18 +225,31 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
   }
 }
 
+// Here and below: what there is to do about what the library manages is in functions of their own, so that
+// a call which is none of its business saves no register before libc's.
+namespace {
+
+RR_NOINLINE int poll_some_streams(pollfd* fds, nfds_t count, int timeout_ms) {
+  return cancellation::point<poll_streams>(fds, count, deadline_of(timeout_ms), nullptr);
+}
+
+RR_NOINLINE int ppoll_some_streams(pollfd* fds, nfds_t count, const timespec* timeout,
+                                   const sigset_t* mask) {
+  std::int64_t deadline;
+  if (!deadline_from(timeout, deadline)) return real().ppoll(fds, count, timeout, mask);
+  return cancellation::point<poll_streams>(fds, count, deadline, mask);
+}
+
+}  // namespace
+
 int rr_poll(pollfd* fds, nfds_t count, int timeout_ms) {
-  if (fds == nullptr || !any_managed(fds, count)) return real().poll(fds, count, timeout_ms);
-  const std::int64_t deadline = deadline_of(timeout_ms);
-  return cancellation::point<poll_streams>(fds, count, deadline, nullptr);
+  if (!any_managed(fds, count)) return real().poll(fds, count, timeout_ms);
+  return poll_some_streams(fds, count, timeout_ms);
 }
 
 int rr_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  std::int64_t deadline;
-  if (fds == nullptr || !deadline_from(timeout, deadline) || !any_managed(fds, count)) {
-    return real().ppoll(fds, count, timeout, mask);
-  }
-  return cancellation::point<poll_streams>(fds, count, deadline, mask);
+  if (!any_managed(fds, count)) return real().ppoll(fds, count, timeout, mask);
+  return ppoll_some_streams(fds, count, timeout, mask);
 }
 
 int rr___poll_chk(pollfd* fds, nfds_t count, int timeout_ms, size_t size) {
@@ -252,11 +267,11 @@ int rr___ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sig
 
 namespace {
 
-void note_control(int epfd, int op, int fd) noexcept {
+[[gnu::always_inline]] inline void note_control(int epfd, int op, int fd) noexcept {
   if (op == EPOLL_CTL_ADD) {
     descriptors::note_epoll_add(fd, epfd);
-  } else if (op == EPOLL_CTL_DEL && descriptors::epoll_of(fd) == epfd) {
-    descriptors::note_epoll_end(fd);
+  } else if (op == EPOLL_CTL_DEL) {
+    descriptors::note_epoll_delete(fd, epfd);
   }
 }
 
@@ -292,6 +307,26 @@ RR_NOINLINE int control_epoll(int epfd, int op, int fd, epoll_event* event) {
   return result;
 }
 
+RR_NOINLINE int control_known(int epfd, int op, int fd, epoll_event* event) {
+  return cancellation::no_point<control_epoll>(epfd, op, fd, event);
+}
+
+// Puts a number that is not known here, and in range, into an instance, or takes it out.
+RR_NOINLINE int control_unknown(int epfd, int op, int fd, epoll_event* event) {
+  if (op == EPOLL_CTL_ADD && hardly_ever(descriptors::Change::under_way())) {
+    return control_known(epfd, op, fd, event);
+  }
+  struct {
+    int epfd, op, fd;
+  } call{epfd, op, fd};
+  keep_in_memory(call);
+  const int result = real().epoll_ctl(epfd, op, fd, event);
+  if (result != 0) return result;
+  if (!descriptors::in_range(call.fd)) __builtin_unreachable();
+  note_control(call.epfd, call.op, call.fd);
+  return 0;
+}
+
 // The wait that the program has asked for, where the instance holds streams. False: it holds none.
 RR_NOINLINE bool wait_on_set(int epfd, epoll_event* events, int max, std::int64_t deadline,
                              const sigset_t* mask, int& found) {
@@ -313,13 +348,13 @@ int after_kernel(int epfd, epoll_event* events, int found, int max, std::int64_t
 class Outside {
  public:
   Outside() noexcept {
-    EpollSet::enter_outside();
-    cancellation::push_cleanup(&buffer_, [](void*) { EpollSet::leave_outside(); }, nullptr);
+    outside::enter();
+    cancellation::push_cleanup(&buffer_, [](void*) { outside::leave(); }, nullptr);
   }
   // In place of a destructor, which the unwinding would have to call.
   void end() noexcept {
     cancellation::pop_cleanup(&buffer_, 0);
-    EpollSet::leave_outside();
+    outside::leave();
   }
 
  private:
@@ -367,7 +402,7 @@ RR_NOINLINE int epoll_pwait_anywhere(int epfd, epoll_event* events, int max, int
 RR_NOINLINE int epoll_pwait2_anywhere(int epfd, epoll_event* events, int max,
                                       const timespec* timeout, const sigset_t* mask) {
   const auto in_kernel = [&] {
-    if (real().epoll_pwait2 != nullptr)
+    if (bound_real().epoll_pwait2 != nullptr)
       return real().epoll_pwait2(epfd, events, max, timeout, mask);
     // By number, beside a libc that is older than the call.
     return static_cast<int>(
@@ -396,33 +431,21 @@ inline bool waits_in_kernel(int epfd, bool sleeps, int& found, Wait in_kernel) {
   if (!epolls::holds_none(epfd) || cancellation::in_use.load(std::memory_order_relaxed))
     return false;
   if (sleeps) {
-    EpollSet::enter_outside();
+    outside::enter();
     if (__builtin_expect(descriptors::managed(epfd), 0)) {
-      EpollSet::leave_outside();
+      outside::leave();
       return false;
     }
   }
   found = in_kernel();
-  if (sleeps) EpollSet::leave_outside();
+  if (sleeps) outside::leave();
   return true;
 }
 
-}  // namespace
-
-int rr_epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
-  if (descriptors::managed(fd)) {
-    return cancellation::no_point<control_epoll>(epfd, op, fd, event);
-  }
-  if (op == EPOLL_CTL_MOD) return real().epoll_ctl(epfd, op, fd, event);
-  if (op == EPOLL_CTL_ADD && descriptors::Change::under_way()) {
-    return cancellation::no_point<control_epoll>(epfd, op, fd, event);
-  }
-  const int result = real().epoll_ctl(epfd, op, fd, event);
-  if (result == 0) note_control(epfd, op, fd);
-  return result;
-}
-
-int rr_epoll_wait(int epfd, epoll_event* events, int max, int timeout_ms) {
+// The waits of a process that may have sets, or ends threads. As long as it has none a thread comes here
+// for its seat.
+RR_NOINLINE int epoll_wait_beside_sets(int epfd, epoll_event* events, int max, int timeout_ms) {
+  if (EpollSet::made() == 0 && timeout_ms != 0) outside::take_seat();
   int found = 0;
   if (!waits_in_kernel(epfd, timeout_ms != 0, found,
                        [&] { return real().epoll_wait(epfd, events, max, timeout_ms); })) {
@@ -432,7 +455,9 @@ int rr_epoll_wait(int epfd, epoll_event* events, int max, int timeout_ms) {
   return cancellation::point<after_kernel_of>(epfd, events, found, max, timeout_ms, nullptr);
 }
 
-int rr_epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {
+RR_NOINLINE int epoll_pwait_beside_sets(int epfd, epoll_event* events, int max, int timeout_ms,
+                                        const sigset_t* mask) {
+  if (EpollSet::made() == 0 && timeout_ms != 0) outside::take_seat();
   int found = 0;
   if (!waits_in_kernel(epfd, timeout_ms != 0, found,
                        [&] { return real().epoll_pwait(epfd, events, max, timeout_ms, mask); })) {
@@ -440,6 +465,73 @@ int rr_epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const
   }
   if (found <= 0 || EpollSet::made() == 0) return found;
   return cancellation::point<after_kernel_of>(epfd, events, found, max, timeout_ms, mask);
+}
+
+// After a wait that began before there was any set.
+RR_NOINLINE int after_first_set(int epfd, epoll_event* events, int found, int max, int timeout_ms,
+                                const sigset_t* mask) {
+  outside::leave_seat();
+  if (found <= 0) return found;
+  return cancellation::point<after_kernel_of>(epfd, events, found, max, timeout_ms, mask);
+}
+
+template <auto beside_sets, typename... Mask>
+RR_NOINLINE int rise_and_wait(int epfd, epoll_event* events, int max, int timeout_ms,
+                              Mask... mask) {
+  outside::seat->rise();
+  outside::leave_seat();
+  return beside_sets(epfd, events, max, timeout_ms, mask...);
+}
+
+// A wait by `function`, of Real, in a process that has no set, and as far as is known ends no thread.
+template <auto function, auto beside_sets, typename... Mask>
+[[gnu::always_inline]] inline int wait_where_no_set_is(int epfd, epoll_event* events, int max,
+                                                       int timeout_ms, Mask... mask) {
+  if (hardly_ever(EpollSet::made() != 0) || cancellation::may_be_cancelled()) {
+    return beside_sets(epfd, events, max, timeout_ms, mask...);
+  }
+  const bool sleeps = timeout_ms != 0;
+  if (sleeps) {
+    if (hardly_ever(outside::seat == nullptr)) {
+      return beside_sets(epfd, events, max, timeout_ms, mask...);
+    }
+    outside::seat->sit();
+    if (hardly_ever(EpollSet::made() != 0)) {
+      return rise_and_wait<beside_sets>(epfd, events, max, timeout_ms, mask...);
+    }
+  }
+  struct {
+    epoll_event* events;
+    int epfd, max, timeout_ms;
+  } call{events, epfd, max, timeout_ms};
+  keep_in_memory(call);
+  struct {
+    const sigset_t* mask;
+  } with{mask...};
+  if constexpr (sizeof...(mask) != 0) keep_in_memory(with);
+  const int found = (real().*function)(epfd, events, max, timeout_ms, mask...);
+  if (sleeps) outside::seat->rise();
+  if (!hardly_ever(EpollSet::made() != 0)) return found;
+  return after_first_set(call.epfd, call.events, found, call.max, call.timeout_ms, with.mask);
+}
+
+}  // namespace
+
+int rr_epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+  if (!descriptors::in_range(fd)) return real().epoll_ctl(epfd, op, fd, event);
+  if (descriptors::managed(fd)) return control_known(epfd, op, fd, event);
+  if (op == EPOLL_CTL_MOD) return real().epoll_ctl(epfd, op, fd, event);
+  return control_unknown(epfd, op, fd, event);
+}
+
+int rr_epoll_wait(int epfd, epoll_event* events, int max, int timeout_ms) {
+  return wait_where_no_set_is<&Real::epoll_wait, epoll_wait_beside_sets>(epfd, events, max,
+                                                                         timeout_ms);
+}
+
+int rr_epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {
+  return wait_where_no_set_is<&Real::epoll_pwait, epoll_pwait_beside_sets>(epfd, events, max,
+                                                                           timeout_ms, mask);
 }
 
 int rr_epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout,

@@ -139,5 +139,5 @@ int rr_prctl(int option, ...) {
   for (unsigned long& word : a) word = va_arg(args, unsigned long);
   va_end(args);
   if (option == PR_SET_SECCOMP) runtime::use_the_kernel_only();
-  return real().prctl(option, a[0], a[1], a[2], a[3]);
+  return bound_real().prctl(option, a[0], a[1], a[2], a[3]);
 }

@@ -31,14 +31,16 @@ bool is_in(int fd, const fd_set* set) noexcept {
          (static_cast<unsigned long>(words[fd / kWordBits]) >> fd % kWordBits & 1) != 0;
 }
 
+// Whether the numbers that are asked for are all below those that were ever managed.
+inline bool asks_below_managed(int count) noexcept {
+  return count <= descriptors::lowest.load(std::memory_order_relaxed);
+}
+
 bool any_managed(int count, const fd_set* in, const fd_set* out, const fd_set* except) noexcept {
-  if (runtime::existing_agent() == nullptr) return false;
-  const int end = std::min(count, descriptors::highest_known() + 1);
-  for (int fd = 0; fd < end; ++fd) {
+  const int end = std::min(count, descriptors::highest.load(std::memory_order_relaxed) + 1);
+  for (int fd = descriptors::lowest.load(std::memory_order_relaxed); fd < end; ++fd) {
     if (!descriptors::managed(fd)) continue;
-    for (const fd_set* set : {in, out, except}) {
-      if (is_in(fd, set)) return true;
-    }
+    if (is_in(fd, in) || is_in(fd, out) || is_in(fd, except)) return true;
   }
   return false;
 }
@@ -110,9 +112,8 @@ RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* excep
   return bits;
 }
 
-}  // namespace
-
-int rr_select(int count, fd_set* in, fd_set* out, fd_set* except, timeval* timeout) {
+RR_NOINLINE int select_anywhere(int count, fd_set* in, fd_set* out, fd_set* except,
+                                timeval* timeout) {
   const bool valid =
       count >= 0 && (timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0));
   if (!valid || !any_managed(count, in, out, except)) {
@@ -135,11 +136,24 @@ int rr_select(int count, fd_set* in, fd_set* out, fd_set* except, timeval* timeo
   return result;
 }
 
-int rr_pselect(int count, fd_set* in, fd_set* out, fd_set* except, const timespec* timeout,
-               const sigset_t* mask) {
+RR_NOINLINE int pselect_anywhere(int count, fd_set* in, fd_set* out, fd_set* except,
+                                 const timespec* timeout, const sigset_t* mask) {
   std::int64_t deadline;
   if (count < 0 || !deadline_from(timeout, deadline) || !any_managed(count, in, out, except)) {
     return real().pselect(count, in, out, except, timeout, mask);
   }
   return cancellation::point<select_streams>(count, in, out, except, deadline, mask);
+}
+
+}  // namespace
+
+int rr_select(int count, fd_set* in, fd_set* out, fd_set* except, timeval* timeout) {
+  if (asks_below_managed(count)) return real().select(count, in, out, except, timeout);
+  return select_anywhere(count, in, out, except, timeout);
+}
+
+int rr_pselect(int count, fd_set* in, fd_set* out, fd_set* except, const timespec* timeout,
+               const sigset_t* mask) {
+  if (asks_below_managed(count)) return real().pselect(count, in, out, except, timeout, mask);
+  return pselect_anywhere(count, in, out, except, timeout, mask);
 }

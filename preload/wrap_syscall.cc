@@ -319,15 +319,20 @@ Look look_at(long number) noexcept {
                                                        : Look::kNever;
 }
 
+RR_NOINLINE long look_and_call(long number, long a, long b, long c, long d, long e, long f) {
+  const long words[6] = {a, b, c, d, e, f};
+  long result = 0;
+  if (cancellation::no_point<call_by_number>(number, words, &result)) return result;
+  return real().syscall(number, a, b, c, d, e, f);
+}
+
 }  // namespace
 
 long rr_syscall(long number, long a, long b, long c, long d, long e, long f) {
   const Look look = look_at(number);
   if (look == Look::kAlways ||
       (look == Look::kIfManaged && descriptors::managed(static_cast<int>(a)))) {
-    const long words[6] = {a, b, c, d, e, f};
-    long result = 0;
-    if (cancellation::no_point<call_by_number>(number, words, &result)) return result;
+    return look_and_call(number, a, b, c, d, e, f);
   }
   return real().syscall(number, a, b, c, d, e, f);
 }

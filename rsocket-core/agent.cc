@@ -9,6 +9,7 @@
 #include <new>
 
 #include "rsocket-core/foreign_fd.h"
+#include "rsocket-core/outside.h"
 #include "rsocket-core/sys.h"
 #include "rsocket-core/tcp_counters.h"
 #include "rsocket-core/waiter.h"
@@ -389,8 +390,9 @@ void Agent::run() noexcept {
   watch_operator();
   if (options_.max_channels != nullptr) budget_.set_limit(options_.max_channels());
   epoll_event events[64];
-  for (;;) {
+  for (bool first = true;; first = false) {
     run_commands();
+    if (first) outside::prepare();
     if (unknown_.empty()) requests_wait_.store(false, std::memory_order_relaxed);
     const std::int64_t deadline = next_deadline();
     int timeout_ms = -1;

@@ -51,7 +51,6 @@ std::uint64_t magic() noexcept {
 }  // namespace
 
 std::atomic<unsigned> EpollSet::made_{0};
-std::atomic<int> EpollSet::outside_{0};
 
 // ---- Life
 
@@ -70,6 +69,7 @@ std::shared_ptr<EpollSet> EpollSet::create(int epfd, const Calls& calls) noexcep
   if (inner >= 0 && wake >= 0 && control(inner, EPOLL_CTL_ADD, wake, EPOLLIN | EPOLLET, 0) == 0) {
     try {
       std::shared_ptr<EpollSet> set(new EpollSet(epfd, calls, inner, wake));
+      outside::count_seated();
       epoll_event event{};
       event.events = EPOLLIN | EPOLLET;
       event.data.u64 = set->tag();
@@ -88,7 +88,7 @@ std::shared_ptr<EpollSet> EpollSet::create(int epfd, const Calls& calls) noexcep
 
 EpollSet::EpollSet(int epfd, const Calls& calls, int inner, int wake) noexcept
     : epfd_(epfd),
-      tag_(magic() | (made_.fetch_add(1, std::memory_order_relaxed) & kTagIndex)),
+      tag_(magic() | (made_.fetch_add(1, std::memory_order_seq_cst) & kTagIndex)),
       calls_(calls),
       inner_(inner),
       wake_(wake) {}
@@ -116,7 +116,6 @@ EpollSet::~EpollSet() {
 }
 
 void EpollSet::after_fork_child() noexcept {
-  outside_.store(0, std::memory_order_relaxed);
   mutex_.reset_after_fork();
   dirty_mutex_.reset_after_fork();
   foreign_.store(true);

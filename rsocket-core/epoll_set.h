@@ -34,7 +34,9 @@
 #include <memory>
 #include <unordered_map>
 
+#include "rsocket-core/hints.h"
 #include "rsocket-core/mutex.h"
+#include "rsocket-core/outside.h"
 #include "rsocket-core/stream.h"
 #include "rsocket-core/waiter.h"
 
@@ -79,11 +81,6 @@ class EpollSet {
   std::uint64_t tag() const noexcept { return tag_; }
   // hide() has found this one's.
   void has_news() noexcept { look_inside_.store(true, std::memory_order_release); }
-
-  // A wait of the kernel's that knows of no set. While there is one, sets wake whoever sleeps in their
-  // instances even if they know of no sleeper.
-  static void enter_outside() noexcept { outside_.fetch_add(1, std::memory_order_seq_cst); }
-  static void leave_outside() noexcept { outside_.fetch_sub(1, std::memory_order_relaxed); }
 
   // As epoll_pwait2(2) on the program's instance `epfd`. CLOCK_MONOTONIC; 0: do not sleep.
   int wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask)
@@ -193,11 +190,10 @@ class EpollSet {
   static void on_news(Waiter& waiter) noexcept;
 
   bool somebody_sleeps() const noexcept RR_REQUIRES(dirty_mutex_) {
-    return sleepers_ > 0 || always_wake_ || outside_.load(std::memory_order_seq_cst) > 0;
+    return sleepers_ > 0 || always_wake_ || outside::anybody();
   }
 
-  static std::atomic<unsigned> made_;
-  static std::atomic<int> outside_;
+  static std::atomic<unsigned> made_ RR_HIDDEN;
 
   std::atomic<int> epfd_;
   const std::uint64_t tag_;

@@ -8,13 +8,17 @@
 #include <bit>
 #include <cstdint>
 
+#include "rsocket-core/hints.h"
+
 namespace ringroad::private_descriptors {
 
 inline constexpr int kLimit = 1 << 20;
 
-inline std::atomic<std::uint64_t> bits[kLimit / 64];
-inline std::atomic<std::uint64_t> inherited[kLimit / 64];  // of these: a forked child keeps it
-inline std::atomic<int> highest{-1};  // that was ever marked
+inline std::atomic<std::uint64_t> bits[kLimit / 64] RR_HIDDEN;
+inline std::atomic<std::uint64_t> inherited[kLimit / 64] RR_HIDDEN;  // of these: a forked child keeps it
+// That were ever marked.
+inline std::atomic<int> highest RR_HIDDEN{-1};
+inline std::atomic<int> lowest RR_HIDDEN{kLimit};
 
 inline bool covers(int fd) noexcept { return fd >= 0 && fd < kLimit; }
 
@@ -22,6 +26,9 @@ inline void mark(int fd) noexcept {
   if (!covers(fd)) return;
   int known = highest.load(std::memory_order_relaxed);
   while (fd > known && !highest.compare_exchange_weak(known, fd, std::memory_order_relaxed)) {
+  }
+  known = lowest.load(std::memory_order_relaxed);
+  while (fd < known && !lowest.compare_exchange_weak(known, fd, std::memory_order_relaxed)) {
   }
   bits[fd / 64].fetch_or(std::uint64_t{1} << (fd % 64), std::memory_order_relaxed);
 }
@@ -62,8 +69,9 @@ void leave_to_parent(Close close) noexcept {
   }
 }
 
+// Nearly all of a program's own numbers are below all that are marked.
 inline bool is_marked(int fd) noexcept {
-  return covers(fd) &&
+  return fd >= lowest.load(std::memory_order_relaxed) && covers(fd) &&
          ((bits[fd / 64].load(std::memory_order_relaxed) >> (fd % 64)) & 1) != 0;
 }
 

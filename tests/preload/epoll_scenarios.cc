@@ -564,6 +564,24 @@ SCENARIO(epoll_gets_its_first_stream_while_somebody_waits, kStaysOnChannel) {
   });
 }
 
+SCENARIO(epoll_gets_its_first_stream_while_somebody_waits_for_the_second_time, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  const int other = ::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+  a.server([&] {
+    add(a, epoll, other, EPOLLIN | EPOLLONESHOT, 1);
+    Thread waiter(a, [&] {
+      wait(a, epoll, 5000);
+      wait(a, epoll, 5000);
+    });
+    waiter.wait_asleep();
+    add(a, epoll, fd, EPOLLIN | EPOLLONESHOT, 2);
+    modify(a, epoll, fd, EPOLLIN | EPOLLOUT | EPOLLONESHOT, 3);
+    waiter.join();
+    wait(a, epoll, 20);
+  });
+}
+
 SCENARIO(epoll_under_a_number_from_before_its_first_stream, kStaysOnChannel) {
   const int fd = a.stream();
   const int epoll = make();

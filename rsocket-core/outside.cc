@@ -1,0 +1,126 @@
+#include "rsocket-core/outside.h"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+#include "rsocket-core/mutex.h"
+#include "rsocket-core/sys.h"
+
+namespace ringroad::outside {
+namespace {
+
+// More threads than these count each of their waits.
+constexpr int kSeats = 256;
+Seat seats[kSeats];
+std::atomic<int> seats_left{kSeats};
+
+Mutex counting_mutex;
+bool counted_all = false;  // guarded by it
+
+void give_back(Seat& mine) noexcept {
+  mine.taken.store(false, std::memory_order_release);
+  seats_left.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Also of a thread that was cancelled in a wait.
+void on_thread_exit(void*) noexcept {
+  Seat* const mine = seat;
+  if (mine == nullptr) return;
+  mine->waits.store(0, std::memory_order_relaxed);
+  leave_seat();
+  seat = nullptr;
+  give_back(*mine);
+}
+
+pthread_key_t exit_key;
+pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
+bool have_exit_key = false;
+void make_exit_key() noexcept {
+  have_exit_key = pthread_key_create(&exit_key, on_thread_exit) == 0;
+}
+
+// Each thread that runs is between two of its instructions here, with all before them done and none behind.
+// False: the kernel does not know how.
+bool barrier_everywhere() noexcept {
+  return sys::raw(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 &&
+         sys::raw(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+}  // namespace
+
+void prepare() noexcept {
+  sys::raw(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+}
+
+void take_seat() noexcept {
+  if (seat != nullptr || seats_left.load(std::memory_order_relaxed) <= 0) return;
+  const int saved = errno;
+  pthread_once(&exit_key_once, make_exit_key);
+  Seat* const found = std::find_if(std::begin(seats), std::end(seats), [](Seat& each) noexcept {
+    return !each.taken.load(std::memory_order_relaxed) &&
+           !each.taken.exchange(true, std::memory_order_seq_cst);
+  });
+  if (found != std::end(seats)) {
+    seats_left.fetch_sub(1, std::memory_order_relaxed);
+    // Who has not seen it taken has made a set that is seen from here on.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (have_exit_key && pthread_setspecific(exit_key, found) == 0) {
+      seat = found;
+    } else {
+      give_back(*found);
+    }
+  }
+  errno = saved;
+}
+
+void leave_seat() noexcept {
+  Seat* const mine = seat;
+  if (mine == nullptr) return;
+  // One of the two sees the other: count_seated() that it sits no more, or this that it was counted.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (mine->waits.load(std::memory_order_seq_cst) == 0 &&
+      mine->counted.exchange(false, std::memory_order_seq_cst)) {
+    leave();
+  }
+}
+
+void count_seated() noexcept {
+  MutexLock lock(counting_mutex);
+  if (counted_all) return;
+  counted_all = true;
+  const bool others = std::any_of(std::begin(seats), std::end(seats), [](const Seat& each) noexcept {
+    return each.taken.load(std::memory_order_seq_cst) && &each != seat;
+  });
+  if (others && !barrier_everywhere()) {
+    enter();  // nobody can tell: as if there were one for good
+    return;
+  }
+  for (Seat& each : seats) {
+    if (each.waits.load(std::memory_order_seq_cst) == 0) continue;
+    enter();
+    each.counted.store(true, std::memory_order_seq_cst);
+    if (each.waits.load(std::memory_order_seq_cst) == 0 &&
+        each.counted.exchange(false, std::memory_order_seq_cst)) {
+      leave();
+    }
+  }
+}
+
+void forget_after_fork() noexcept {
+  counting_mutex.reset_after_fork();
+  count.store(0, std::memory_order_relaxed);
+  for (Seat& each : seats) {
+    each.counted.store(false, std::memory_order_relaxed);
+    if (&each == seat) continue;  // a handler may have forked, inside a wait
+    each.waits.store(0, std::memory_order_relaxed);
+    each.taken.store(false, std::memory_order_relaxed);
+  }
+  seats_left.store(seat != nullptr ? kSeats - 1 : kSeats, std::memory_order_relaxed);
+}
+
+}  // namespace ringroad::outside

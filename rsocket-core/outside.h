@@ -1,0 +1,54 @@
+// Who waits in the kernel, in an epoll instance of the program's that is no EpollSet's: outside. It may get its
+// first stream meanwhile, and its set knows nothing of those who came before. So while anybody waits outside,
+// of whatever instance, sets wake whoever sleeps in theirs even if they know of no sleeper.
+//
+// As long as there is no set at all, in most processes for good, nobody asks, and a wait should cost next to
+// nothing: a thread has a seat, where it says that it waits by plain stores. Who makes the first set has all
+// threads pass a barrier, membarrier(2), and then counts those who sit. From then on each wait counts itself.
+//
+// Thread rule: any thread; a seat is its thread's own, and that of handlers which run there.
+#pragma once
+
+#include <atomic>
+
+#include "rsocket-core/hints.h"
+#include "rsocket-core/histogram.h"
+
+namespace ringroad::outside {
+
+inline std::atomic<int> count RR_HIDDEN{0};
+inline bool anybody() noexcept { return count.load(std::memory_order_seq_cst) > 0; }
+// A wait that counts itself.
+inline void enter() noexcept { count.fetch_add(1, std::memory_order_seq_cst); }
+inline void leave() noexcept { count.fetch_sub(1, std::memory_order_relaxed); }
+
+struct alignas(64) Seat {
+  std::atomic<unsigned> waits{0};    // its thread's, with those of handlers inside one; written by it alone
+  std::atomic<bool> counted{false};  // in `count`, by count_seated()
+  std::atomic<bool> taken{false};
+
+  // Behind this, and only then, the thread asks whether there is a set. A handler leaves `waits` as it was.
+  void sit() noexcept {
+    stats::add_alone(waits, 1);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  // And behind this again; if there is one leave_seat() follows.
+  void rise() noexcept {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    stats::add_alone(waits, -1U);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+};
+
+// The thread's own; null if it has none.
+inline thread_local constinit Seat* seat __attribute__((tls_model("initial-exec"))) = nullptr;
+// Gives the thread one, if there is one left. Keeps errno.
+[[gnu::cold]] void take_seat() noexcept;
+// The thread sits no more, and perhaps was counted.
+[[gnu::cold]] void leave_seat() noexcept;
+// The first set has just been made, and nobody has been told of it yet.
+void count_seated() noexcept;
+// In the child of a fork, where nobody else is.
+void forget_after_fork() noexcept;
+
+}  // namespace ringroad::outside

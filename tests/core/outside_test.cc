@@ -1,0 +1,127 @@
+// Who waited in the kernel before there was the first set of the process. Each test is a process of its own.
+#include "rsocket-core/outside.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+namespace ringroad {
+namespace {
+
+class OutsideTest : public ::testing::Test {
+ protected:
+  OutsideTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+#define IN_A_PROCESS(...) EXPECT_EXIT(std::exit((__VA_ARGS__)() ? 0 : 1), testing::ExitedWithCode(0), "")
+
+// A thread that waits, from before the constructor returns until go_on().
+class Sitting {
+ public:
+  explicit Sitting(bool rises = true) {
+    thread_ = std::thread([this, rises] {
+      outside::take_seat();
+      outside::seat->sit();
+      sits_ = true;
+      sits_.notify_all();
+      goes_on_.wait(false);
+      if (!rises) return;
+      outside::seat->rise();
+      outside::leave_seat();
+      left_ = true;
+      left_.notify_all();
+      ends_.wait(false);
+    });
+    sits_.wait(false);
+  }
+  void go_on() {
+    goes_on_ = true;
+    goes_on_.notify_all();
+  }
+  void wait_until_left() { left_.wait(false); }
+  void join() {
+    ends_ = true;
+    ends_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> sits_{false}, goes_on_{false}, left_{false}, ends_{false};
+  std::thread thread_;
+};
+
+TEST_F(OutsideTest, WhoWaitsAtTheFirstSetIsCountedUntilItDoesNot) {
+  IN_A_PROCESS([] {
+    Sitting one;
+    Sitting other;
+    const bool before = outside::anybody();
+    outside::count_seated();
+    const bool both = outside::count == 2;
+    one.go_on();
+    one.wait_until_left();
+    const bool still = outside::anybody();
+    other.go_on();
+    other.wait_until_left();
+    const bool after = outside::anybody();
+    one.join();
+    other.join();
+    return !before && both && still && !after;
+  });
+}
+
+TEST_F(OutsideTest, WhoHasASeatAndDoesNotWaitIsNotCounted) {
+  IN_A_PROCESS([] {
+    Sitting one;
+    one.go_on();
+    one.wait_until_left();
+    outside::count_seated();
+    const bool counted = outside::anybody();
+    one.join();
+    return !counted;
+  });
+}
+
+TEST_F(OutsideTest, AThreadThatEndsInItsWaitIsCountedNoMore) {
+  IN_A_PROCESS([] {
+    Sitting one(false);
+    outside::count_seated();
+    const bool counted = outside::anybody();
+    one.go_on();
+    one.join();
+    return counted && !outside::anybody();
+  });
+}
+
+TEST_F(OutsideTest, AHandlersWaitInsideOneLeavesItCounted) {
+  IN_A_PROCESS([] {
+    outside::take_seat();
+    outside::seat->sit();
+    outside::count_seated();
+    outside::seat->sit();
+    outside::seat->rise();
+    outside::leave_seat();
+    const bool inside = outside::anybody();
+    outside::seat->rise();
+    outside::leave_seat();
+    return inside && !outside::anybody();
+  });
+}
+
+TEST_F(OutsideTest, SeatsAreGivenToThreadsThatComeLater) {
+  IN_A_PROCESS([] {
+    for (int i = 0; i < 1000; ++i) {
+      bool has_one = false;
+      std::thread([&] {
+        outside::take_seat();
+        has_one = outside::seat != nullptr;
+      }).join();
+      if (!has_one) return false;
+    }
+    return true;
+  });
+}
+
+}  // namespace
+}  // namespace ringroad
