@@ -46,6 +46,9 @@ inline thread_local constinit Seat* seat __attribute__((tls_model("initial-exec"
 [[gnu::cold]] void take_seat() noexcept;
 // The thread sits no more, and perhaps was counted.
 [[gnu::cold]] void leave_seat() noexcept;
+// The kernel takes some 10 ms to get ready for the first barrier of a process with threads: for a thread that
+// nobody waits for to do ahead.
+void prepare() noexcept;
 // The first set has just been made, and nobody has been told of it yet.
 void count_seated() noexcept;
 // In the child of a fork, where nobody else is.
