@@ -19,6 +19,7 @@
 // Nothing here blocks, throws, or touches a TCP socket. errno is unspecified after a call.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -92,7 +93,7 @@ class Channel {
   virtual std::uint64_t tx_consumed() const noexcept = 0;
   virtual std::uint64_t rx_head() const noexcept = 0;
   virtual std::uint64_t rx_consumed() const noexcept = 0;
-  std::size_t ring_bytes() const noexcept { return ring_bytes_; }
+  std::size_t ring_bytes() const noexcept { return mask_ + 1; }
   // What the connector's SWITCH has to say: that it has the key. 0: there is none. Set by the transport,
   // before anybody else has the channel.
   Proof switch_proof() const noexcept { return switch_proof_; }
@@ -131,6 +132,10 @@ class Channel {
   // ANY. A control message may have come that progress() has not taken in; as cheap as can be.
   virtual bool control_may_wait() const noexcept { return false; }
 
+  // Of memory that a look and a receive touch: addresses for a prefetch, also when the channel is gone. 0: none.
+  using Near = std::array<std::uintptr_t, 3>;
+  virtual Near near() const noexcept { return {}; }
+
   // Once true, stays true. Data that arrived before can still be read.
   virtual bool failed() const noexcept = 0;
   virtual Reason failure() const noexcept = 0;
@@ -141,14 +146,16 @@ class Channel {
 
  protected:
   explicit Channel(std::size_t ring_bytes, bool is_shm = false) noexcept
-      : ring_bytes_(ring_bytes), is_shm_(is_shm) {}
+      : mask_(ring_bytes - 1), is_shm_(is_shm) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
+  std::size_t mask() const noexcept { return mask_; }  // of an offset, in a ring
+
  private:
-  const std::size_t ring_bytes_;
-  const bool is_shm_;
+  const std::size_t mask_;
   Proof switch_proof_ = 0;
+  const bool is_shm_;  // last: what follows in a class made of this fills its line
 };
 
 }  // namespace ringroad

@@ -18,4 +18,19 @@ template <typename T>
   asm("" : "+m"(kept));
 }
 
+// What processors move between memory and caches, and between each other.
+inline constexpr unsigned long kLineBytes = 64;
+
+// A line that is soon written to, or read. Nothing is read by this: the address may be anything.
+[[gnu::always_inline]] inline void prefetch(unsigned long address) noexcept {
+  __builtin_prefetch(reinterpret_cast<const void*>(address));
+}
+[[gnu::always_inline]] inline void prefetch_to_write(const void* address) noexcept {
+#if defined(__x86_64__)
+  asm("prefetchw %0" : : "m"(*static_cast<const char*>(address)));  // does nothing where it is not known
+#else
+  __builtin_prefetch(address, 1);
+#endif
+}
+
 }  // namespace ringroad

@@ -59,14 +59,12 @@ bool is_fin(const ControlMessage& message) noexcept {
 
 ShmChannel::ShmChannel(std::shared_ptr<ShmMemory> memory, ShmSideIndex side, ShmWake wake) noexcept
     : Channel(memory->ring(0).size(), true),
+      mine_(memory->header().side[static_cast<unsigned>(side)]),
+      peer_(memory->header().side[1 - static_cast<unsigned>(side)]),
+      tx_base_(memory->ring(static_cast<unsigned>(side)).base()),
+      rx_base_(memory->ring(1 - static_cast<unsigned>(side)).base()),
       memory_(std::move(memory)),
-      mine_(memory_->header().side[static_cast<unsigned>(side)]),
-      peer_(memory_->header().side[1 - static_cast<unsigned>(side)]),
-      tx_ring_(memory_->ring(static_cast<unsigned>(side))),
-      rx_ring_(memory_->ring(1 - static_cast<unsigned>(side))),
-      wake_(std::move(wake)),
-      quarter_(ring_bytes() / 4),
-      half_(ring_bytes() / 2) {}
+      wake_(std::move(wake)) {}
 
 ShmChannel::~ShmChannel() {
   if (!wake_.in_own_process()) return;
@@ -78,8 +76,8 @@ ShmChannel::~ShmChannel() {
 
 Channel::View ShmChannel::tx_view() noexcept {
   const std::uint64_t head = tx_head_.load(kRelaxed);
-  if (head - load(tx_consumed_) > half_) take_credit();
-  return {tx_ring_.at(head), ring_bytes() - (head - load(tx_consumed_))};
+  if (head - load(tx_consumed_) > ring_bytes() / 2) take_credit();
+  return {tx_at(head), ring_bytes() - (head - load(tx_consumed_))};
 }
 
 void ShmChannel::commit(std::size_t n) noexcept {
@@ -87,7 +85,7 @@ void ShmChannel::commit(std::size_t n) noexcept {
   tx_head_.store(head, kRelease);  // before the peer can answer: see take_credit()
   mine_.tail.store(head, kSeqCst);
   wake_peer(kShmWantsArrivals);
-  if (head - load(tx_consumed_) > ring_bytes() - quarter_) ask_for(kShmWantsRoom);
+  if (head - load(tx_consumed_) > ring_bytes() - quarter()) ask_for(kShmWantsRoom);
   check();
 }
 
@@ -121,14 +119,14 @@ bool ShmChannel::control_room() noexcept {
 Channel::View ShmChannel::tx_replay(std::uint64_t offset) noexcept {
   const std::uint64_t size = tx_head_.load(kRelaxed) - offset;
   if (size > ring_bytes()) return {};
-  return {tx_ring_.at(offset), size};
+  return {tx_at(offset), size};
 }
 
 // ---- RX
 
 Channel::View ShmChannel::rx_view() noexcept {
   const std::uint64_t consumed = rx_consumed_.load(kRelaxed);
-  return {rx_ring_.at(consumed), load(rx_head_) - consumed};
+  return {rx_at(consumed), load(rx_head_) - consumed};
 }
 
 void ShmChannel::consume(std::size_t n) noexcept {
@@ -142,11 +140,11 @@ void ShmChannel::progress() noexcept {
   if (reason != Reason::kNone && reason != Reason::kPeerGone) return;
   // Before the rest: what stands behind it is all there will ever be.
   const bool closed = peer_.closed.load(kAcquire) != 0;
-  take_arrivals();
-  take_control_tail();
+  if (peer_.tail.load(kAcquire) != load(rx_head_)) take_arrivals();
+  if (control_may_have_come()) take_control_tail();
   const std::uint32_t looks = looks_.load(kRelaxed) + 1;
   looks_.store(looks, kRelaxed);  // two threads may count one call; it does not matter
-  if (load(tx_head_) - load(tx_consumed_) > quarter_ || fin_sent_.load(kAcquire) ||
+  if (load(tx_head_) - load(tx_consumed_) > quarter() || fin_sent_.load(kAcquire) ||
       looks % kCreditLooks == 0) {
     take_credit();
   }
@@ -242,7 +240,7 @@ bool ShmChannel::arm() noexcept {
   // it. A peer that spoils the tail, which it can, spoils its own wake-ups.
   const std::uint64_t in_flight = mine_.tail.load(kSeqCst) - load(tx_consumed_);
   const std::uint32_t credit =
-      (in_flight > ring_bytes() - quarter_ ? kShmWantsRoom : 0) |
+      (in_flight > ring_bytes() - quarter() ? kShmWantsRoom : 0) |
       (in_flight != 0 && fin_sent_.load(kSeqCst) ? kShmWantsEmpty : 0);
   if (credit != 0) mine_.waiting.fetch_or(credit, kSeqCst);
   return !failed() && peer_.tail.load(kSeqCst) == load(rx_head_) &&
@@ -266,7 +264,7 @@ void ShmChannel::wake_for_credit(std::uint64_t consumed) noexcept {
   // to a sender that is awake.
   const std::uint64_t in_flight = peer_.tail.load(kAcquire) - consumed;
   std::uint32_t bits = 0;
-  if (in_flight <= ring_bytes() - quarter_) bits |= kShmWantsRoom;
+  if (in_flight <= ring_bytes() - quarter()) bits |= kShmWantsRoom;
   if (in_flight == 0) bits |= kShmWantsEmpty;
   if (bits != 0) wake_peer(bits);
 }
@@ -299,6 +297,11 @@ void ShmChannel::info(ChannelInfo& out) const noexcept {
   out.carrier = Carrier::kShm;
   out.pinned_bytes = memory_->bytes();
   out.descriptors = ShmWake::kDescriptors;
+}
+
+Channel::Near ShmChannel::near() const noexcept {
+  return {reinterpret_cast<std::uintptr_t>(this), reinterpret_cast<std::uintptr_t>(&peer_),
+          reinterpret_cast<std::uintptr_t>(&mine_)};
 }
 
 #ifdef RINGROAD_CHECKS

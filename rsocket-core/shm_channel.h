@@ -90,6 +90,9 @@ class ShmChannel final : public Channel {
 
   void info(ChannelInfo& out) const noexcept override;
 
+  Near near() const noexcept override;
+  static void prefetch(const Near& near) noexcept;
+
  private:
   using Cursor = std::atomic<std::uint64_t>;
   static std::uint64_t load(const Cursor& cursor) noexcept {
@@ -99,7 +102,11 @@ class ShmChannel final : public Channel {
   void report_consumed(std::uint64_t consumed) noexcept;
   void take_arrivals() noexcept;
   void take_credit() noexcept;
-  void take_control_tail() noexcept;
+  [[gnu::cold]] void take_control_tail() noexcept;
+  bool control_may_have_come() const noexcept {
+    return hardly_ever(peer_.control_tail.load(std::memory_order_acquire) !=
+                       control_seen_.load(std::memory_order_relaxed));
+  }
   [[gnu::cold]] void take_end() noexcept;
   [[gnu::always_inline]] void wake_peer(std::uint32_t bits) noexcept {
     if (hardly_ever((peer_.waiting.load(std::memory_order_seq_cst) & bits) != 0)) {
@@ -117,40 +124,46 @@ class ShmChannel final : public Channel {
   void check() const noexcept {}
 #endif
 
-  // Never change after construction.
-  const std::shared_ptr<ShmMemory> memory_;
+  std::byte* tx_at(std::uint64_t offset) const noexcept { return tx_base_ + (offset & mask()); }
+  std::byte* rx_at(std::uint64_t offset) const noexcept { return rx_base_ + (offset & mask()); }
+  std::uint64_t quarter() const noexcept { return ring_bytes() / 4; }
+
+  // A message touches two lines: the first, which both directions read, begins with what the base class has. Of
+  // that only these two ever change, the first once.
+  std::atomic<Reason> failure_{Reason::kNone};
+  std::atomic<std::uint32_t> control_taken_{0};
   ShmSide& mine_;
   ShmSide& peer_;
-  const MirroredRing& tx_ring_;
-  const MirroredRing& rx_ring_;
-  const ShmWake wake_;
-  const std::uint64_t quarter_;
-  const std::uint64_t half_;
+  std::byte* const tx_base_;
+  std::byte* const rx_base_;
 
   // Written by TX, and tx_consumed_ by whoever makes progress.
-  alignas(64) Cursor tx_head_{0};
+  alignas(kLineBytes) Cursor tx_head_{0};
   Cursor tx_consumed_{0};
   std::uint32_t control_sent_ = 0;   // TX
   std::uint32_t control_acked_ = 0;  // TX: the peer's control_head when last looked at
   std::atomic<bool> fin_sent_{false};  // somebody may wait until everything is consumed
 
   // Written by RX, and rx_head_ by whoever makes progress.
-  alignas(64) Cursor rx_head_{0};
+  alignas(kLineBytes) Cursor rx_head_{0};
   Cursor rx_consumed_{0};
   std::atomic<bool> peer_closed_{false};  // rx_head_ and control_seen_ are final
   std::atomic<std::uint32_t> control_seen_{0};
-  std::atomic<std::uint32_t> control_taken_{0};
   std::atomic<std::uint32_t> looks_{0};  // calls of progress(), roughly
 
-  std::atomic<Reason> failure_{Reason::kNone};
+  const std::shared_ptr<ShmMemory> memory_;
+  const ShmWake wake_;
   Mutex control_mutex_;  // one taker at a time
 };
 
 // Where more than half of the ring would be in flight it is time to see what the peer has consumed.
 [[gnu::always_inline]] inline bool ShmChannel::put(const void* from, std::size_t n) noexcept {
   const std::uint64_t head = tx_head_.load(std::memory_order_relaxed);
-  if (head + n - load(tx_consumed_) > half_ || failed() || control_may_wait()) return false;
-  copy_short(tx_ring_.at(head), from, n);
+  // In order, stores would miss their lines one after the other.
+  std::byte* const to = tx_at(head);
+  prefetch_to_write(to);
+  if (2 * (head + n - load(tx_consumed_)) - 1 > mask() || failed() || control_may_wait()) return false;
+  copy_short(to, from, n);
   tx_head_.store(head + n, std::memory_order_release);  // as in commit()
   mine_.tail.store(head + n, std::memory_order_seq_cst);
   wake_peer(kShmWantsArrivals);
@@ -164,14 +177,14 @@ class ShmChannel final : public Channel {
   std::uint64_t head = load(rx_head_);
   if (head == consumed) {
     const std::uint64_t tail = peer_.tail.load(std::memory_order_acquire);
-    if (tail == head || tail - head > ring_bytes() || failed()) return 0;
+    if (tail - head - 1 > mask() || failed()) return 0;
     if (rx_head_.compare_exchange_strong(head, tail, std::memory_order_acq_rel,
                                          std::memory_order_acquire)) {
       head = tail;
     }
   }
   n = std::min<std::size_t>(n, head - consumed);
-  copy_short(to, rx_ring_.at(consumed), n);
+  copy_short(to, rx_at(consumed), n);
   report_consumed(consumed + n);
   return n;
 }
@@ -185,6 +198,16 @@ class ShmChannel final : public Channel {
   }
   if (hardly_ever(peer_closed_.load(std::memory_order_seq_cst))) take_end();
   check();
+}
+
+[[gnu::always_inline]] inline void ShmChannel::prefetch(const Near& near) noexcept {
+  const auto [channel, peers, mine] = near;
+  for (const std::uintptr_t line : {channel, channel + kLineBytes, channel + 2 * kLineBytes}) {
+    ringroad::prefetch(line);
+  }
+  ringroad::prefetch(peers + offsetof(ShmSide, tail));
+  ringroad::prefetch(peers + offsetof(ShmSide, waiting));
+  ringroad::prefetch(mine + offsetof(ShmSide, consumed));
 }
 
 // The two ends of a stream inside one process: connector and listener. Null, null when the system

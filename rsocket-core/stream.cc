@@ -44,7 +44,7 @@ Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int 
     count_early(early.calls[i].sent, early.calls[i].bytes);
   }
   uses_.store(early.count, std::memory_order_relaxed);
-  touched_.store(early.count > 0, std::memory_order_relaxed);
+  if (early.count > 0) touch();
   guests_.store(early.guests, std::memory_order_relaxed);
   publish_identity();
   publish_state();

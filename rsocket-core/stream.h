@@ -17,6 +17,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -28,6 +29,7 @@
 #include "rsocket-core/early_use.h"
 #include "rsocket-core/endpoint.h"
 #include "rsocket-core/fresh_use.h"
+#include "rsocket-core/hints.h"
 #include "rsocket-core/mutex.h"
 #include "rsocket-core/proof.h"
 #include "rsocket-core/reason.h"
@@ -196,6 +198,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // that happens after the plan was made goes unnoticed. The channel is armed, so that its wait_fd()
   // tells of the next arrival, never, if nothing is ready now, or in any case.
   PollPlan plan_poll(short events, Arm arm) noexcept;
+  // The same where there is nothing to tell but bytes and room, and nothing to do. False: plan_poll() has to tell.
+  bool plan_plainly(short events, Arm arm, PollPlan& plan) noexcept;
+  // Before a plan and a receive that are made soon: what they touch, and a moment later what is named there.
+  void prefetch() const noexcept {
+    ringroad::prefetch(reinterpret_cast<std::uintptr_t>(&slot_));
+    ringroad::prefetch(reinterpret_cast<std::uintptr_t>(&rx_mutex_));
+  }
+  void prefetch_more() const noexcept;
   // What poll(2) says of the TCP socket under that number, without waiting, as far as it is said of
   // the program's bytes: the carrier may have changed since a plan, and what is there be a frame.
   short ask_kernel(int number, short bits) noexcept;
@@ -312,7 +322,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void set_share(std::uint64_t share) noexcept { share_.store(share, std::memory_order_relaxed); }
   std::uint64_t take_share() noexcept { return share_.exchange(0, std::memory_order_relaxed); }
   // The program has made a call on it in this process. A server that accepts and forks never does.
-  bool touched() const noexcept { return touched_.load(std::memory_order_relaxed); }
+  bool touched() const noexcept {
+    return touched_rx_.load(std::memory_order_relaxed) ||
+           touched_tx_.load(std::memory_order_relaxed);
+  }
   // Another process may have the descriptor too: the stream stays on TCP while one does.
   bool shared() const noexcept { return shared_.load(std::memory_order_acquire); }
   // Whether a child can go on with it by itself: it is on TCP, and nothing of an exchange or of the
@@ -419,6 +432,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void learn(Option option) noexcept;
   std::int64_t io_deadline(bool sending) noexcept;
   short channel_ready(short events) noexcept RR_REQUIRES(rx_mutex_);
+  bool plan_on_channel(short events, Arm arm, PollPlan& plan) noexcept RR_REQUIRES(rx_mutex_);
   void count(bool sent, bool channel, std::size_t bytes) noexcept;
   // A call of libc's has transferred so many bytes.
   void count_early(bool sent, std::size_t bytes) noexcept;
@@ -448,7 +462,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Nothing but this stream has used its TCP connection.
   bool kernel_counted_the_same() const noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void touch() noexcept {
-    if (!touched()) touched_.store(true, std::memory_order_relaxed);
+    if (!touched()) touched_rx_.store(true, std::memory_order_relaxed);
   }
   bool shareable() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   Reason become_alone() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -541,9 +555,70 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void check() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void wake_all() noexcept;
 
+  // What a message touches lies together, as there may be more streams than a cache has room for
+  // (docs/performance.md, "Many streams"). One line that is read by both directions and hardly ever
+  // written: under both locks, but for atomics, and read under either.
+  alignas(kLineBytes) stats::StreamSlot* slot_ = nullptr;  // own_slot_ when the segment is full or missing
+  std::unique_ptr<Channel> channel_;
+  std::atomic<State> state_{State::kOnTcp};
+  std::atomic<bool> kernel_only_{false};
+  bool shut_rd_ = false;
+  bool peer_closed_ = false;   // TCP ended after an orderly FIN
+  bool peer_closing_ = false;  // its FIN said that this will come
+  bool shut_wr_ = false;       // program asked for it: no more sends
+  bool stalled_ RR_GUARDED_BY(tx_mutex_) = false;  // a send waits for room
+  std::atomic<int> error_{0};  // to be reported once, by whichever call comes first
+  std::uint64_t fin_at_ = kNoBoundary;  // ring offset where the peer's direction ended
+  std::uint64_t channel_generation_ = 0;
+  std::atomic<std::uint64_t> shutdowns_{0};  // calls, and resets
+  std::atomic<std::uint64_t> blocked_{0};    // sends that found no room, or not enough
+
+  // One that senders write.
+  alignas(kLineBytes) Mutex tx_mutex_;
+  std::atomic<bool> touched_tx_{false};
+  Tx tx_ RR_GUARDED_BY(tx_mutex_) = Tx::kTcp;
+  bool fin_sent_ RR_GUARDED_BY(tx_mutex_) = false;
+  bool sent_after_peer_closed_ RR_GUARDED_BY(tx_mutex_) = false;
+  std::uint64_t tcp_tx_ RR_GUARDED_BY(tx_mutex_) = 0;  // bytes written to TCP, frames included
+  std::size_t frames_size_ RR_GUARDED_BY(tx_mutex_) = 0;
+  std::size_t frames_sent_ RR_GUARDED_BY(tx_mutex_) = 0;
+  std::uint64_t frozen_at_ RR_GUARDED_BY(tx_mutex_) = 0;  // our S
+  std::uint64_t replay_at_ RR_GUARDED_BY(tx_mutex_) = 0;  // ring offset
+
+  // One that receivers write, and those who wait.
+  alignas(kLineBytes) Mutex rx_mutex_;
+  std::atomic<bool> touched_rx_{false};
+  bool gave_back_ RR_GUARDED_BY(rx_mutex_) = false;   // bytes in front of the ring's: stream_return.cc
+  bool came_again_ RR_GUARDED_BY(rx_mutex_) = false;  // the program has read some over TCP
+  std::size_t verified_ RR_GUARDED_BY(rx_mutex_) = 0;  // frame bytes seen at boundary_, unread yet
+  std::uint64_t frames_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // of tcp_rx_, the frames
+  std::uint64_t tcp_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes read from TCP, frames included
+  std::uint64_t boundary_ RR_GUARDED_BY(rx_mutex_) = kNoBoundary;
+  // Channel::near() of the last one over shared memory; as of that, at any time.
+  std::array<std::atomic<std::uintptr_t>, std::tuple_size_v<Channel::Near>> near_{};
+
+  // The rest of what the locks guard.
+  std::uint8_t frames_[kTokenBytes + 2 * kResumeBytes] RR_GUARDED_BY(tx_mutex_) = {};
+  Passage given_back_ RR_GUARDED_BY(tx_mutex_);  // behind our RESUME
+  // Over TCP, and over one channel.
+  struct Arrived {
+    std::uint64_t tcp = 0;
+    std::uint64_t ring = 0;
+    std::uint64_t channel = 0;
+    bool operator==(const Arrived&) const = default;
+  };
+  Arrived claimed_ RR_GUARDED_BY(rx_mutex_);     // see claim_arrivals()
+  Passage unreturned_ RR_GUARDED_BY(rx_mutex_);  // given back to nobody: goes before the ring's
+  std::uint64_t owed_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes of the ring that come again over TCP
+  // The counts began with the kernel's, of which the library had not seen all, and have not grown since.
+  bool unproven_ RR_GUARDED_BY(rx_mutex_) = false;
+  std::uint64_t counted_from_ RR_GUARDED_BY(rx_mutex_) = 0;  // tcp_tx_ + tcp_rx_ then
+  bool tell_when_read_ RR_GUARDED_BY(rx_mutex_) = false;  // see all_read()
+  bool read_since_asked_ RR_GUARDED_BY(rx_mutex_) = false;
+  Passage come_back_ RR_GUARDED_BY(rx_mutex_);  // behind the peer's RESUME: goes before our replay
+
   StreamHost* const host_;
   stats::Segment* const segment_;
-  stats::StreamSlot* slot_ = nullptr;  // own_slot_ when the segment is full or missing
   std::unique_ptr<stats::StreamSlot> own_slot_;
   std::uint8_t rule_index_ = 0;  // in segment_
   const std::uint64_t id_;
@@ -553,8 +628,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   std::atomic<int> fd_;
   std::atomic<bool> nonblocking_;
-  std::atomic<State> state_{State::kOnTcp};
-  std::atomic<bool> kernel_only_{false};
   std::atomic<bool> promotion_asked_{false};
   std::atomic<std::uint8_t> known_options_{0};    // Option: which of these three
   std::atomic<std::int64_t> send_timeout_ns_{0};  // 0: none
@@ -574,7 +647,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
   unsigned room_pauses_ = 0;
   std::atomic<unsigned> hurries_{0};  // switches given up for programs that do not wait, in a row
   std::atomic<bool> agent_on_channel_{false};
-  std::atomic<bool> touched_{false};
   std::atomic<bool> sent_last_{false};  // on TCP: nothing was received since
   std::atomic<unsigned> guests_{0};  // that guest_left() is to come of
   std::atomic<bool> shared_{false};
@@ -585,51 +657,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   WaitList waiters_;
   std::atomic<unsigned> in_epoll_sets_{0};
-  std::atomic<std::uint64_t> shutdowns_{0};  // calls, and resets
-  std::atomic<std::uint64_t> blocked_{0};  // sends that found no room, or not enough
-
-  Mutex tx_mutex_;
-  Tx tx_ RR_GUARDED_BY(tx_mutex_) = Tx::kTcp;
-  std::uint64_t tcp_tx_ RR_GUARDED_BY(tx_mutex_) = 0;  // bytes written to TCP, frames included
-  bool fin_sent_ RR_GUARDED_BY(tx_mutex_) = false;
-  bool sent_after_peer_closed_ RR_GUARDED_BY(tx_mutex_) = false;
-  std::uint8_t frames_[kTokenBytes + 2 * kResumeBytes] RR_GUARDED_BY(tx_mutex_) = {};
-  std::size_t frames_size_ RR_GUARDED_BY(tx_mutex_) = 0;
-  std::size_t frames_sent_ RR_GUARDED_BY(tx_mutex_) = 0;
-  Passage given_back_ RR_GUARDED_BY(tx_mutex_);  // behind our RESUME
-  std::uint64_t frozen_at_ RR_GUARDED_BY(tx_mutex_) = 0;  // our S
-  std::uint64_t replay_at_ RR_GUARDED_BY(tx_mutex_) = 0;  // ring offset
-
-  Mutex rx_mutex_;
-  std::uint64_t tcp_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes read from TCP, frames included
-  std::uint64_t frames_rx_ RR_GUARDED_BY(rx_mutex_) = 0;  // of these, the frames
-  // Over TCP, and over one channel.
-  struct Arrived {
-    std::uint64_t tcp = 0;
-    std::uint64_t ring = 0;
-    std::uint64_t channel = 0;
-    bool operator==(const Arrived&) const = default;
-  };
-  Arrived claimed_ RR_GUARDED_BY(rx_mutex_);  // see claim_arrivals()
-  bool gave_back_ RR_GUARDED_BY(rx_mutex_) = false;   // bytes in front of the ring's: stream_return.cc
-  Passage unreturned_ RR_GUARDED_BY(rx_mutex_);  // given back to nobody: goes before the ring's
-  bool came_again_ RR_GUARDED_BY(rx_mutex_) = false;  // the program has read some over TCP
-  std::uint64_t owed_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes of the ring that come again over TCP
-  // The counts began with the kernel's, of which the library had not seen all, and have not grown since.
-  bool unproven_ RR_GUARDED_BY(rx_mutex_) = false;
-  std::uint64_t counted_from_ RR_GUARDED_BY(rx_mutex_) = 0;  // tcp_tx_ + tcp_rx_ then
-  std::uint64_t boundary_ RR_GUARDED_BY(rx_mutex_) = kNoBoundary;
-  bool tell_when_read_ RR_GUARDED_BY(rx_mutex_) = false;  // see all_read()
-  bool read_since_asked_ RR_GUARDED_BY(rx_mutex_) = false;
-  std::size_t verified_ RR_GUARDED_BY(rx_mutex_) = 0;  // frame bytes seen at boundary_, unread yet
-  Passage come_back_ RR_GUARDED_BY(rx_mutex_);  // behind the peer's RESUME: goes before our replay
 
   // Written under both locks, read under either.
-  std::unique_ptr<Channel> channel_;
-  std::uint64_t channel_generation_ = 0;
   Nonce nonce_{};       // ours: what the peer's frames start with
   Nonce peer_nonce_{};  // what our frames start with
-  std::uint64_t fin_at_ = kNoBoundary;  // ring offset where the peer's direction ended
   std::uint64_t left_fin_at_ = kNoBoundary;  // as it was when we left the channel
   bool peer_announced_ = false;
   std::uint64_t peer_s_ = 0;
@@ -644,20 +675,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
   linger linger_of_program_{};
   bool gave_up_ = false;             // a frame may still come at boundary_
   bool wrote_since_freeze_ = false;
-  bool peer_closed_ = false;         // TCP ended after an orderly FIN
-  bool peer_closing_ = false;        // its FIN said that this will come
-  bool shut_wr_ = false;             // program asked for it: no more sends
-  bool stalled_ RR_GUARDED_BY(tx_mutex_) = false;  // a send waits for room
   bool follows_ = false;             // our FIN came after such a one
   std::int64_t follow_until_ns_ = 0;
-  std::atomic<int> error_{0};        // to be reported once, by whichever call comes first
   bool pinned_ = false;
   bool returned_ = false;    // was on a channel once
   bool peer_keeps_ = false;  // see take_peer_keeps()
   bool start_when_back_ = false;
   std::int64_t switched_ns_ = 0;     // when it last came to a channel
   bool pending_shut_wr_ = false;     // program wants it; not on the wire yet
-  bool shut_rd_ = false;
   bool kernel_shut_rd_ = false;  // the kernel was told
   std::atomic<bool> app_closed_{false};
   bool closed_in_use_ = false;        // while a call was inside, for which the file stays open

@@ -47,9 +47,27 @@ bool every_handler_restarts() noexcept {
 }
 
 // As the kernel's sockets do, room is announced when there is a worthwhile amount of it.
-bool has_room(const Channel& channel) noexcept {
+template <typename Carrying>
+bool has_room(const Carrying& channel) noexcept {
   const std::uint64_t used = channel.tx_head() - channel.tx_consumed();
   return used <= channel.ring_bytes() - channel.ring_bytes() / 4;
+}
+
+// The part of plan_on_channel() that is the channel's.
+template <typename Carrying>
+bool plan_arrivals(Carrying& channel, short events, Stream::Arm arm,
+                   Stream::PollPlan& plan) noexcept {
+  channel.progress();
+  if (hardly_ever(channel.control_pending() || channel.failed())) return false;
+  plan.arrivals = channel.rx_head();
+  short ready = 0;
+  if (plan.arrivals != channel.rx_consumed()) ready |= kReadBits;
+  if ((events & kWriteBits) != 0 && has_room(channel)) ready |= kWriteBits;
+  plan.ready = ready & events;
+  if (arm == Stream::Arm::kNever || (arm == Stream::Arm::kIfIdle && plan.ready != 0)) return true;
+  if (!channel.arm()) return false;  // something came meanwhile: look again
+  plan.channel_fd = channel.wait_fd();
+  return true;
 }
 
 // What is left until the deadline; null: no end. REQUIRES: `timeout` outlives the answer.
@@ -131,8 +149,51 @@ short Stream::channel_ready(short events) noexcept {
   return ready & events;
 }
 
-Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
+// What is planned for nearly each message of a stream that is on its channel. False: nothing is known.
+// As in stream_short.h, the state says most of what plan_poll() asks one by one.
+bool Stream::plan_on_channel(short events, Arm arm, PollPlan& plan) noexcept {
+  if (state_.load(std::memory_order_relaxed) != State::kOnChannel || verified_ != 0 ||
+      (shut_rd_ | shut_wr_ | peer_closed_) || fin_at_ != kNoBoundary ||
+      error_.load(std::memory_order_relaxed) != 0) {
+    return false;
+  }
+  Channel& channel = *channel_;
+  plan.on_channel = true;
+  plan.blocked = blocked_.load(std::memory_order_relaxed);
+  plan.shutdowns = shutdowns_.load(std::memory_order_relaxed);
+  plan.channel_generation = channel_generation_;
+  plan.frames = frames_rx_;
+  if (channel.is_shm()) {
+    return plan_arrivals(static_cast<ShmChannel&>(channel), events, arm, plan);
+  }
+  return plan_arrivals(channel, events, arm, plan);
+}
+
+// Only who asks for room needs the senders' lock: else one could find none, and count that, between the two
+// looks here.
+bool Stream::plan_plainly(short events, Arm arm, PollPlan& plan) noexcept {
   touch();
+  if (state_.load(std::memory_order_relaxed) != State::kOnChannel) return false;
+  if ((events & kWriteBits) == 0) {
+    MutexLock rx(rx_mutex_);
+    return plan_on_channel(events, arm, plan);
+  }
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  return plan_on_channel(events, arm, plan);
+}
+
+void Stream::prefetch_more() const noexcept {
+  const stats::StreamCounts& counts = slot_->counts;
+  ringroad::prefetch(reinterpret_cast<std::uintptr_t>(&counts.traffic.rx_messages[1]));
+  ringroad::prefetch(reinterpret_cast<std::uintptr_t>(&counts.rx_sizes));
+  Channel::Near near;
+  for (std::size_t i = 0; i < near.size(); ++i) near[i] = near_[i].load(std::memory_order_relaxed);
+  if (near[0] != 0) ShmChannel::prefetch(near);
+}
+
+Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
+  if (PollPlan plan; plan_plainly(events, arm, plan)) return plan;
   for (bool serviced = false;;) {
     PollPlan plan;
     bool service_first = false;

@@ -30,7 +30,7 @@ inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2His
   }
   if (sent) {
     stats::StreamCounts& counts = slot_->counts;
-    touched_.store(true, std::memory_order_relaxed);
+    touched_tx_.store(true, std::memory_order_relaxed);
     stats::Counters::add(counts.traffic.tx_bytes[1], n);
     stats::Counters::add(counts.traffic.tx_messages[1], 1);
     counts.tx_sizes.add_within(n);
@@ -47,7 +47,7 @@ inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2His
                                 : static_cast<ShmChannel&>(*channel_).take(to, n);
   if (taken > 0) {
     stats::StreamCounts& counts = slot_->counts;
-    touched_.store(true, std::memory_order_relaxed);
+    touched_rx_.store(true, std::memory_order_relaxed);
     stats::Counters::add(counts.traffic.rx_bytes[1], taken);
     stats::Counters::add(counts.traffic.rx_messages[1], 1);
     counts.rx_sizes.add_within(taken);

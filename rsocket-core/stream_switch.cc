@@ -155,6 +155,8 @@ void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonc
     } else {
       channel_ = std::move(channel);
       ++channel_generation_;
+      const Channel::Near near = channel_->near();
+      for (std::size_t i = 0; i < near.size(); ++i) near_[i].store(near[i], std::memory_order_relaxed);
       step(StreamEvent::kChannelUp, Reason::kPending);
       slot_->peer_reason.store(0, std::memory_order_relaxed);  // of an earlier request
       deadline_ns_ = sys::now_ns() + kSwitchTimeoutNs;
