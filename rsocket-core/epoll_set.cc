@@ -16,8 +16,12 @@ namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 constexpr int kInnerBatch = 64;
+// Fewer are still in the first cache when their turn comes again.
+constexpr std::size_t kManyQueued = 16;
 // With more streams than that the next look finds something anyway.
 constexpr std::size_t kMostPolled = 64;
+// Waits in a row that streams alone may fill.
+constexpr std::size_t kMostUnasked = 16;
 // Each so many looks at them the kernel is asked what else there is, for the first time after half
 // of them.
 constexpr unsigned kLooksPerQuestion = 16;
@@ -144,6 +148,7 @@ void EpollSet::on_news(Waiter& waiter) noexcept {
   if (!item.dirty) {
     item.dirty = true;
     set.dirty_.push_back(item);
+    set.any_dirty_.store(true, std::memory_order_relaxed);
   }
   if (set.somebody_sleeps()) sys::signal_eventfd(set.wake_);
 }
@@ -161,8 +166,10 @@ void EpollSet::enqueue(Item& item) noexcept {
 }
 
 void EpollSet::take_dirty() noexcept {
-  MutexLock lock(dirty_mutex_);
   alone_ = !somebody_sleeps();
+  if (!any_dirty_.load(std::memory_order_relaxed)) return;
+  MutexLock lock(dirty_mutex_);
+  any_dirty_.store(false, std::memory_order_relaxed);
   while (!dirty_.empty()) {
     Item& item = dirty_.front();
     dirty_.pop_front();
@@ -172,7 +179,10 @@ void EpollSet::take_dirty() noexcept {
 }
 
 void EpollSet::take_inner() noexcept {
-  if (!look_inside_.exchange(false, std::memory_order_acq_rel)) return;
+  if (!look_inside_.load(std::memory_order_relaxed) ||
+      !look_inside_.exchange(false, std::memory_order_acq_rel)) {
+    return;
+  }
   epoll_event events[kInnerBatch];
   const int n = sys::epoll_wait(inner_, events, kInnerBatch, 0);
   for (int i = 0; i < n; ++i) {
@@ -295,6 +305,43 @@ std::uint32_t EpollSet::kernel_has(const Item& item, short bits) noexcept {
 // Does the stream have something to say? Without `consume` an answer of yes may be given again.
 // `stays`: also if the stream is the kernel's for good, which has no turn any more to tell of it.
 bool EpollSet::look(Item& item, epoll_event& out, bool consume, bool stays) noexcept {
+  Stream::PollPlan plan;
+  const bool unarmed = polls_ && consume && alone_ && !watched_;
+  if (!item.is_plain() ||
+      !item.stream->plan_plainly(poll_bits(item.mask),
+                                 unarmed ? Stream::Arm::kNever : Stream::Arm::kIfIdle, plan)) {
+    return look_closely(item, out, consume, stays);
+  }
+  watch_channel(item, plan);
+  item.put_off = unarmed;
+  return consume ? tell_plainly(item, plan, out, unarmed) : plan.ready != 0;
+}
+
+// The end of a look that weighs nothing.
+bool EpollSet::tell_plainly(Item& item, const Stream::PollPlan& plan, epoll_event& out,
+                            bool unarmed) noexcept {
+  if (hardly_ever(unarmed)) note_unarmed(item, plan);
+  if (plan.ready == 0) {
+    left_unarmed_ |= unarmed;
+    if (unarmed) enqueue(item);
+    return false;
+  }
+  out.events = static_cast<std::uint32_t>(plan.ready);
+  out.data = item.data;
+  enqueue(item);
+  return true;
+}
+
+void EpollSet::note_unarmed(Item& item, const Stream::PollPlan& plan) noexcept {
+  item.seen_arrivals = plan.arrivals;
+  item.seen_shutdowns = plan.shutdowns;
+  item.awaits_room =
+      (item.mask & kOutput) != 0 && (static_cast<std::uint32_t>(plan.ready) & kOutput) == 0;
+  item.blocked_at_look = plan.blocked;
+  if (polls_) put_off_spin_ns_ = std::max(put_off_spin_ns_, item.stream->config().spin_ns);
+}
+
+bool EpollSet::look_closely(Item& item, epoll_event& out, bool consume, bool stays) noexcept {
   if (item.disabled) {
     item.kernel_bits = 0;
     return false;
@@ -378,14 +425,7 @@ bool EpollSet::look(Item& item, epoll_event& out, bool consume, bool stays) noex
   item.tell_all = item.fresh && put;
   item.fresh = false;
   item.kernel_bits = 0;
-  if (unarmed) {
-    item.seen_arrivals = plan.arrivals;
-    item.seen_shutdowns = plan.shutdowns;
-    item.awaits_room =
-        (item.mask & kOutput) != 0 && (static_cast<std::uint32_t>(plan.ready) & kOutput) == 0;
-    item.blocked_at_look = plan.blocked;
-    if (polls_) put_off_spin_ns_ = std::max(put_off_spin_ns_, item.stream->config().spin_ns);
-  }
+  if (unarmed) note_unarmed(item, plan);
   if (events == 0) {
     again_ |= put;
     left_unarmed_ |= unarmed;
@@ -437,6 +477,16 @@ void EpollSet::settle() noexcept {
   if (any) wake();
 }
 
+// Who looks at streams in turns finds each in no cache. What the next three looks and what follows them will
+// touch is asked for now: what names it is there, as it was asked for a look before.
+void EpollSet::prefetch_queued() noexcept {
+  auto item = queue_.begin();
+  item->stream->prefetch_more();
+  (++item)->stream->prefetch();
+  const auto third = reinterpret_cast<std::uintptr_t>(&*++item);
+  prefetch(third + kLineBytes);
+}
+
 // Events for the wait of that number; none that it has been told of already. `asked`: so has the
 // kernel.
 int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked) noexcept {
@@ -452,6 +502,7 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
       Item& item = queue_.front();
       queue_.pop_front();
       item.queued = false;
+      if (queue_.size() >= kManyQueued) prefetch_queued();
       if (item.told_in == wait) {
         ask_again(item);
         enqueue(item);
@@ -510,6 +561,15 @@ int EpollSet::promise_room(std::uint64_t wait, epoll_event* out, int max) noexce
 
 // ---- epoll_wait
 
+// Neither side can keep the other from a program that takes one event: turn about where both have some, and else
+// once a round of the streams that stand in the queue, or sooner, as something new would have to wait for in
+// the kernel, too.
+bool EpollSet::kernel_is_next() const noexcept {
+  const std::size_t most =
+      kernel_had_some_.load(std::memory_order_relaxed) ? 1 : std::min(queue_.size(), kMostUnasked);
+  return unasked_.load(std::memory_order_relaxed) >= std::max<std::size_t>(most, 1);
+}
+
 // A mask of signals holds in the kernel's sleep only.
 bool EpollSet::may_poll(const sigset_t* mask) noexcept {
   return mask == nullptr && longest_spin_ns_ != 0 && !queue_.empty() &&
@@ -527,10 +587,7 @@ Spin::Look EpollSet::look_for_moves() noexcept {
 Spin::Look EpollSet::find_move() noexcept {
   using Look = Spin::Look;
   if (look_inside_.load(std::memory_order_relaxed)) return Look::kReady;
-  {
-    MutexLock dirty(dirty_mutex_);
-    if (!dirty_.empty()) return Look::kReady;
-  }
+  if (any_dirty_.load(std::memory_order_relaxed)) return Look::kReady;
   bool interrupted = queue_.empty();  // another thread has armed them all
   for (Item& item : queue_) {
     if (!item.put_off) return Look::kReady;
@@ -604,7 +661,7 @@ bool EpollSet::outlast_switches() noexcept {
       const bool wants_room = (item->mask & (EPOLLOUT | EPOLLWRNORM)) != 0 && !item->disabled;
       const State now = item->stream->state();
       if (wants_room && (now == State::kSwitching || now == State::kResuming)) {
-        asked.push_back(item->stream);
+        asked.push_back(item->holds);
       }
     }
   } catch (const std::bad_alloc&) {
@@ -627,14 +684,14 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
     bool enter() noexcept {
       MutexLock lock(set.dirty_mutex_);
       if (!set.dirty_.empty()) return false;
-      ++set.sleepers_;
+      set.sleepers_.fetch_add(1, std::memory_order_relaxed);
       inside = true;
       return true;
     }
     void leave() noexcept {
       if (!inside) return;
       MutexLock lock(set.dirty_mutex_);
-      --set.sleepers_;
+      set.sleepers_.fetch_sub(1, std::memory_order_relaxed);
       inside = false;
     }
     EpollSet& set;
@@ -651,20 +708,17 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
     int n = 0;
     int ours_most = 0;
     bool poll_first = false;
+    bool promised = false;
     if (!foreign) {
       MutexLock lock(mutex_);
-      // Turn about, so that neither side can keep the other from a program that takes one event.
-      kernel_first_ = !kernel_first_;
-      ours_most = kernel_first_ ? max / 2 : max;
+      ours_most = kernel_is_next() ? max / 2 : max;
       if (number == 0) number = ++waits_;
       // And so with what is promised, which is neither's turn.
       promises_ = owes_promise_ && !promises_;
       if (promises_) {
         n = promise_room(number, out, max);
-        if (n > 0) {
-          ours_most = max;
-          kernel_first_ = !kernel_first_;
-        }
+        if (n > 0) ours_most = max;
+        promised = n > 0;
       }
       polls_ = !last && !polled && n == 0 && ours_most > 0 && may_poll(mask);
       put_off_spin_ns_ = 0;
@@ -687,12 +741,15 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       continue;
     }
     if (n >= max) {
+      if (!promised) unasked_.fetch_add(1, std::memory_order_relaxed);
       errno = saved;
       return n;
     }
+    unasked_.store(0, std::memory_order_relaxed);
     const bool sleeps = sleeping.inside || (foreign && !last);
     int m = sleep(epfd, out + n, max - n, sleeps ? deadline_ns : 0, mask);
     sleeping.leave();
+    kernel_had_some_.store(m > 0, std::memory_order_relaxed);
     if (m < 0) {
       if (n == 0) return -1;
       m = 0;
@@ -734,7 +791,7 @@ void EpollSet::watch() noexcept {
   MutexLock lock(mutex_);
   {
     MutexLock dirty(dirty_mutex_);
-    always_wake_ = true;
+    always_wake_.store(true, std::memory_order_relaxed);
   }
   watched_ = true;
   settle();

@@ -99,52 +99,62 @@ class EpollSet {
   void after_fork_child() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
-  struct Item;
-  struct DirtyTag;
-  struct QueueTag;
-  using DirtyHook = boost::intrusive::list_base_hook<boost::intrusive::tag<DirtyTag>>;
-  using QueueHook = boost::intrusive::list_base_hook<boost::intrusive::tag<QueueTag>>;
-
-  // One stream that the program has put here, under one number.
-  struct Item final : Waiter, DirtyHook, QueueHook {
-    EpollSet* set = nullptr;
-    StreamPtr stream;
-    std::uint64_t key = 0;
-    int fd = -1;       // the program's number
-    int own_fd = -1;   // what the inner instance knows it by, if the stream's number is another item's
-    std::uint32_t mask = 0;
-    epoll_data_t data{};
-    bool disabled = false;       // EPOLLONESHOT has fired
-    bool dirty = false;          // on dirty_; guarded by dirty_mutex_
-    bool queued = false;         // on queue_
-    bool put_off = false;        // its channel is not armed, and had nothing new at the last look
-    bool awaits_room = false;    // at that look there was none
-    std::uint64_t blocked_at_look = 0;  // PollPlan::blocked, then
-    bool fresh = false;          // added, modified: report whatever is ready
-    bool tell_all = false;       // fresh at the last look, before the kernel was asked
-    bool arrived = false;        // bytes, of which the kernel was not asked in time: the carrier changed
-    bool keeps = false;          // EPOLLEXCLUSIVE: what is there is this one's to tell
-    bool owes_room = false;      // of it, room to send, for which the carrier changed just then
-    std::uint64_t told_in = 0;   // the wait that it was last reported to
-    std::uint32_t kernel_bits = 0;  // what the inner instance said of the TCP socket
-    // In which collect() it said so; since then the program may have done something about it.
-    std::uint64_t kernel_bits_of = 0;
-    int kernel_fd = kNone;          // in the inner instance, for
-    std::uint32_t kernel_mask = 0;  // these
-    int channel_fd = -1;            // in the inner instance
-    std::uint64_t channel_generation = 0;
-    // What was known at the last look: an edge is a difference.
-    std::uint64_t seen_arrivals = 0;
-    std::uint64_t seen_tcp_arrivals = 0;
-    std::uint64_t seen_blocked = 0;
-    std::uint64_t seen_shutdowns = 0;
-    std::uint64_t seen_frames = 0;
-    short seen_ends = 0;
-  };
   // Item::kernel_fd: not there; or there under a number that the program has closed, or that names another
   // file by now. Nobody can change such an entry or take it out.
   static constexpr int kNone = -1;
   static constexpr int kUnnamed = -2;
+  using QueueHook =
+      boost::intrusive::list_member_hook<boost::intrusive::link_mode<boost::intrusive::normal_link>>;
+
+  // One stream that the program has put here, under one number. What a look touches where there is nothing
+  // to weigh is one line, what it has to compare with else the next.
+  struct Item final : Waiter, boost::intrusive::list_base_hook<boost::intrusive::tag<Item>> {
+    EpollSet* set = nullptr;
+    std::uint64_t key = 0;
+
+    alignas(kLineBytes) QueueHook in_queue;
+    Stream* stream = nullptr;    // held by `holds`
+    std::uint64_t told_in = 0;   // the wait that it was last reported to
+    epoll_data_t data{};
+    std::uint32_t mask = 0;
+    std::uint32_t kernel_bits = 0;  // what the inner instance said of the TCP socket
+    int kernel_fd = kNone;          // in the inner instance
+    bool queued = false;         // on queue_
+    bool disabled = false;       // EPOLLONESHOT has fired
+    bool fresh = false;          // added, modified: report whatever is ready
+    bool tell_all = false;       // fresh at the last look, before the kernel was asked
+    bool arrived = false;        // bytes, of which the kernel was not asked in time: the carrier changed
+    bool owes_room = false;      // room to send, for which the carrier changed just then
+    bool keeps = false;          // EPOLLEXCLUSIVE: what is there is this one's to tell
+    bool put_off = false;        // its channel is not armed, and had nothing new at the last look
+
+    // What was known at the last look: an edge is a difference.
+    alignas(kLineBytes) std::uint64_t seen_arrivals = 0;
+    std::uint64_t seen_tcp_arrivals = 0;
+    std::uint64_t seen_blocked = 0;
+    std::uint64_t seen_shutdowns = 0;
+    std::uint64_t seen_frames = 0;
+    std::uint64_t channel_generation = 0;
+    int channel_fd = -1;  // in the inner instance
+    std::uint32_t kernel_mask = 0;  // what kernel_fd is there for
+    short seen_ends = 0;
+    bool awaits_room = false;  // at the last look there was none
+
+    // In which collect() kernel_bits was said; since then the program may have done something about it.
+    alignas(kLineBytes) std::uint64_t kernel_bits_of = 0;
+    std::uint64_t blocked_at_look = 0;  // PollPlan::blocked, where it was put off
+    StreamPtr holds;
+    int fd = -1;         // the program's number
+    int own_fd = -1;     // what the inner instance knows it by, if the stream's number is another item's
+    bool dirty = false;  // on dirty_; guarded by dirty_mutex_
+
+    // Level-triggered, and nothing of before is to be told or asked.
+    bool is_plain() const noexcept {
+      constexpr std::uint32_t kOther = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE;
+      return (mask & kOther) == 0 && kernel_bits == 0 && kernel_fd == kNone &&
+             !(disabled | fresh | tell_all | arrived | owes_room);
+    }
+  };
   // By Stream::id(), and a count above it where the stream is here under several numbers.
   using Items = std::unordered_map<std::uint64_t, std::unique_ptr<Item>>;
   static constexpr int kCountShift = 48;
@@ -158,9 +168,16 @@ class EpollSet {
   bool outlast_switches() noexcept RR_EXCLUDES(mutex_);
   int collect(std::uint64_t wait, epoll_event* out, int max, bool asked = false) noexcept
       RR_REQUIRES(mutex_);
+  bool kernel_is_next() const noexcept RR_REQUIRES(mutex_);
   int promise_room(std::uint64_t wait, epoll_event* out, int max) noexcept RR_REQUIRES(mutex_);
   bool look(Item& item, epoll_event& out, bool consume, bool stays = false) noexcept
       RR_REQUIRES(mutex_);
+  bool look_closely(Item& item, epoll_event& out, bool consume, bool stays) noexcept
+      RR_REQUIRES(mutex_);
+  bool tell_plainly(Item& item, const Stream::PollPlan& plan, epoll_event& out,
+                    bool unarmed) noexcept RR_REQUIRES(mutex_);
+  void note_unarmed(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
+  void prefetch_queued() noexcept RR_REQUIRES(mutex_);
   bool is_anothers(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   std::uint32_t kernel_says(Item& item, const Stream::PollPlan& plan, bool in_any_case,
                             bool consume) noexcept RR_REQUIRES(mutex_);
@@ -189,8 +206,9 @@ class EpollSet {
   void wake() noexcept;
   static void on_news(Waiter& waiter) noexcept;
 
-  bool somebody_sleeps() const noexcept RR_REQUIRES(dirty_mutex_) {
-    return sleepers_ > 0 || always_wake_ || outside::anybody();
+  bool somebody_sleeps() const noexcept {
+    return sleepers_.load(std::memory_order_relaxed) > 0 ||
+           always_wake_.load(std::memory_order_relaxed) || outside::anybody();
   }
 
   static std::atomic<unsigned> made_ RR_HIDDEN;
@@ -207,10 +225,12 @@ class EpollSet {
   std::uint64_t numbers_ RR_GUARDED_BY(mutex_) = 1;  // the most that a stream ever was here under
   std::uint64_t waits_ RR_GUARDED_BY(mutex_) = 0;
   std::uint64_t collects_ RR_GUARDED_BY(mutex_) = 1;  // the one under way, or the next
-  boost::intrusive::list<Item, boost::intrusive::base_hook<QueueHook>> queue_
-      RR_GUARDED_BY(mutex_);
+  using Queue = boost::intrusive::list<
+      Item, boost::intrusive::member_hook<Item, QueueHook, &Item::in_queue>>;
+  Queue queue_ RR_GUARDED_BY(mutex_);
   bool watched_ RR_GUARDED_BY(mutex_) = false;
-  bool kernel_first_ RR_GUARDED_BY(mutex_) = false;
+  std::atomic<unsigned> unasked_{0};       // waits since the kernel was asked last, and whether
+  std::atomic<bool> kernel_had_some_{false};  // it had something to tell
   bool held_ RR_GUARDED_BY(mutex_) = false;  // a look found no room, as a stream changes its carrier
   bool owes_promise_ RR_GUARDED_BY(mutex_) = false;  // there was no place for promise_room()
   bool promises_ RR_GUARDED_BY(mutex_) = false;      // the last wait began with it
@@ -230,10 +250,13 @@ class EpollSet {
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say
 
   Mutex dirty_mutex_;  // taken with streams' locks held; see mutex.h
-  boost::intrusive::list<Item, boost::intrusive::base_hook<DirtyHook>> dirty_
-      RR_GUARDED_BY(dirty_mutex_);
-  unsigned sleepers_ RR_GUARDED_BY(dirty_mutex_) = 0;
-  bool always_wake_ RR_GUARDED_BY(dirty_mutex_) = false;
+  boost::intrusive::list<
+      Item, boost::intrusive::base_hook<boost::intrusive::list_base_hook<boost::intrusive::tag<Item>>>>
+      dirty_ RR_GUARDED_BY(dirty_mutex_);
+  // Changed with the lock. Who has mutex_ reads them without: nobody comes to sleep then.
+  std::atomic<bool> any_dirty_{false};
+  std::atomic<unsigned> sleepers_{0};
+  std::atomic<bool> always_wake_{false};
 };
 
 }  // namespace ringroad

@@ -81,7 +81,8 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
   Item& item = *made;
   item.own_fd = own_fd;
   item.set = this;
-  item.stream = stream;
+  item.holds = stream;
+  item.stream = stream.get();
   item.fd = fd;
   item.mask = event.events;
   item.data = event.data;
@@ -164,10 +165,11 @@ void EpollSet::erase(Item& item) noexcept {
   {
     MutexLock lock(dirty_mutex_);
     if (item.dirty) dirty_.erase(dirty_.iterator_to(item));
+    any_dirty_.store(!dirty_.empty(), std::memory_order_relaxed);
   }
   if (item.queued) queue_.erase(queue_.iterator_to(item));
   if (item.kernel_fd >= 0) control(inner_, EPOLL_CTL_DEL, item.kernel_fd, 0, 0);
-  const StreamPtr stream = item.stream;
+  const StreamPtr stream = item.holds;
   const int channel_fd = item.channel_fd;
   sys::close_quietly(item.own_fd);
   items_.erase(item.key);

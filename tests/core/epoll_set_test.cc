@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -95,6 +96,32 @@ TEST(EpollSet, ReportsAStreamOnTcpAndOnItsChannelAlike) {
   EXPECT_EQ(instance.ready(), Ready({{7, EPOLLIN}}));
   EXPECT_EQ("d", recv_text(*p.a, 1));
   EXPECT_EQ(instance.ready(), Ready());
+}
+
+// Of the kernel's own, what is new waits for what is ready already, each once.
+TEST(EpollSet, WhoTakesOneEventAtATimeHearsOfTheKernelsWithinARoundOfTheStreams) {
+  for (const std::size_t streams : {std::size_t{1}, std::size_t{4}, std::size_t{40}}) {
+    std::vector<std::unique_ptr<StreamPair>> pairs;
+    Instance instance;
+    for (std::size_t i = 0; i < streams; ++i) {
+      pairs.push_back(std::make_unique<StreamPair>());
+      StreamPair& p = *pairs.back();
+      p.promote();
+      EXPECT_EQ(1, send_text(*p.b, "x"));
+      ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(EPOLLIN, i), false), 0);
+    }
+    for (std::size_t i = 0; i < 2 * streams; ++i) ASSERT_EQ(instance.ready(1).size(), 1U);
+    const int other = ::eventfd(1, EFD_CLOEXEC);
+    epoll_event event = event_of(EPOLLIN, streams);
+    ASSERT_EQ(::epoll_ctl(instance.fd, EPOLL_CTL_ADD, other, &event), 0);
+    std::size_t before = 0;
+    while (before < 1000 && instance.ready(1).count(streams) == 0) ++before;
+    EXPECT_LE(before, streams) << "and then turn about:";
+    std::size_t others = 0;
+    for (int i = 0; i < 100; ++i) others += instance.ready(1).count(streams);
+    EXPECT_EQ(others, 50U);
+    ::close(other);
+  }
 }
 
 TEST(EpollSet, AnEdgeIsNotLostWhileTheCarrierChanges) {
