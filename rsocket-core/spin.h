@@ -44,8 +44,13 @@ class Spin {
 
   static constexpr unsigned kMaxScore = 16;
   static constexpr std::uint64_t kProbeEvery = 64;  // messages, where it has not paid
-  // So much costs no more than a sleep. Behind it the processor is offered to others, each time.
+  // So much costs no more than a sleep. Behind it the processor is offered to others, each time; half
+  // as often after each offer that nobody has taken, up to the longest, for it is a system call and
+  // the first of a poll is two.
   static constexpr std::int64_t kOfferEveryNs = 5'000;
+  static constexpr std::int64_t kLongestOfferNs = 40'000;
+  // Longer than an offer takes that nobody wants, shorter than two switches with an answer between.
+  static constexpr std::int64_t kOfferTakenNs = 2'500;
   // Longer than an interrupt takes, shorter than what the scheduler gives to who does not sleep.
   // Where the kernel has counted no switch since the last such time, no thread of this host took
   // it, but a hypervisor.
@@ -75,7 +80,7 @@ class Spin {
     const unsigned score = score_.load(std::memory_order_relaxed);
     std::int64_t now = host.now_ns();
     const std::int64_t end = now + longest_ns;
-    std::int64_t offer = now + kOfferEveryNs;
+    std::int64_t offer = now + offer_every_ns_.load(std::memory_order_relaxed);
     bool offered = false;
     do {
       const Look found = look();
@@ -83,30 +88,51 @@ class Spin {
         score_.store(score + 1, std::memory_order_relaxed);
       }
       if (found != Look::kNothing) return found == Look::kReady;
-      if (now >= offer) {
+      const bool offers = now >= offer;
+      if (offers) {
         // What has happened between two polls says nothing of this one.
         if (!std::exchange(offered, true)) {
           switches_.store(host.switches(), std::memory_order_relaxed);
         }
         host.let_others_run();
-        offer = now + kOfferEveryNs;
       } else {
         host.relax();
       }
       const std::int64_t before = std::exchange(now, host.now_ns());
+      if (offers) offer = now + next_offer(now - before);
       if (now - before > taken_away_ns.load(std::memory_order_relaxed)) {
         const long switches = host.switches();
-        if (switches_.exchange(switches, std::memory_order_relaxed) != switches) {
+        // Who has not counted in this poll, as offers are rare, counts from here and offers again.
+        const bool counted =
+            offered || offer_every_ns_.load(std::memory_order_relaxed) == kOfferEveryNs;
+        if (!counted) offer = now + offer_soon();
+        offered = true;
+        if (switches_.exchange(switches, std::memory_order_relaxed) != switches && counted) {
           pause(now);
           return look() == Look::kReady;
         }
       }
     } while (now < end);
+    offer_soon();  // perhaps to who was to answer
     if (score > 0) score_.store(score - 1, std::memory_order_relaxed);
     return false;
   }
 
  private:
+  // How long until the one after an offer that has taken so long, in this poll and the next ones.
+  std::int64_t next_offer(std::int64_t took) noexcept {
+    if (took > kOfferTakenNs) return offer_soon();
+    const std::int64_t every = offer_every_ns_.load(std::memory_order_relaxed);
+    const std::int64_t next = std::min(2 * every, kLongestOfferNs);
+    offer_every_ns_.store(next, std::memory_order_relaxed);
+    return next;
+  }
+
+  std::int64_t offer_soon() noexcept {
+    offer_every_ns_.store(kOfferEveryNs, std::memory_order_relaxed);
+    return kOfferEveryNs;
+  }
+
   void pause(std::int64_t now) noexcept {
     const std::int64_t last = pause_ns_.load(std::memory_order_relaxed);
     const bool soon = last > 0 && now < resumes_ns_.load(std::memory_order_relaxed) + last;
@@ -117,6 +143,7 @@ class Spin {
 
   std::atomic<unsigned> score_{kMaxScore / 2};  // how often it paid lately
   std::atomic<long> switches_{0};               // as they were when they were last asked for
+  std::atomic<std::int64_t> offer_every_ns_{kOfferEveryNs};
   std::atomic<std::int64_t> pause_ns_{0};
   std::atomic<std::int64_t> resumes_ns_{0};
 };

@@ -66,6 +66,78 @@ TEST(SpinTest, WhoAnswersAndSleepsIsNoHindrance) {
   }
 }
 
+// Answers that take 30 us, and nobody who wants the processor meanwhile.
+void answer_after(Spin& spin, std::int64_t ns, Host& host) {
+  const std::int64_t at = host.now + ns;
+  EXPECT_TRUE(spin.until([&] { return ready_if(host.now >= at); }, kPolls, 1, host));
+}
+
+TEST(SpinTest, OffersThatNobodyTakesBecomeRare) {
+  Spin spin;
+  Host host;
+  for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
+  EXPECT_GT(host.offers, 0);
+  host.offers = 0;
+  for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
+  EXPECT_EQ(host.offers, 0);
+  answer_after(spin, 10 * Spin::kLongestOfferNs, host);
+  EXPECT_GE(host.offers, 9) << "rare, not never";
+}
+
+TEST(SpinTest, AnOfferThatIsTakenIsMadeAgainSoon) {
+  Spin spin;
+  Host host;
+  for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
+  host.offers = 0;
+  host.others_ns = 3'000;
+  answer_after(spin, Spin::kLongestOfferNs + 5'000, host);
+  EXPECT_EQ(host.offers, 1);
+  for (int i = 0; i < 10; ++i) {
+    const std::int64_t before = host.now;
+    host.offers = 0;
+    EXPECT_TRUE(spin.until([&] { return ready_if(host.offers > 0); }, kPolls, 1, host));
+    EXPECT_LE(host.now - before, Spin::kOfferEveryNs + host.others_ns + 2 * kLook);
+  }
+}
+
+// Who was to answer may have waited for this processor.
+TEST(SpinTest, WhoPolledInVainOffersSoonAgain) {
+  Spin spin;
+  Host host;
+  for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
+  EXPECT_GT(polls_for(spin, kDefault, 1, host), 0);
+  host.offers = 0;
+  answer_after(spin, 2 * Spin::kOfferEveryNs, host);
+  EXPECT_EQ(host.offers, 1);
+}
+
+TEST(SpinTest, WhereOffersAreRareAGapSaysNothingOfThreadsUntilTheyAreCounted) {
+  struct Disturbed : Host {
+    void relax() {
+      now += kLook;
+      if (gaps == 0 || ++looks % 20 != 0) return;
+      --gaps;
+      now += kSlice;
+      if (by_threads) ++switched;
+    }
+    int gaps = 0;
+    int looks = 0;
+    bool by_threads = false;
+  };
+  Spin spin;
+  Disturbed host;
+  for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
+  host.switched = 7;  // at work
+  host.gaps = 1;
+  EXPECT_TRUE(spin.until([&] { return ready_if(host.gaps == 0); }, kPolls, 1, host));
+  for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
+  host.by_threads = true;
+  host.looks = 0;
+  host.gaps = 5;
+  EXPECT_FALSE(spin.until(kNever, kPolls, 1, host));
+  EXPECT_EQ(host.gaps, 3) << "the second one is known to be of a thread";
+}
+
 TEST(SpinTest, PausesWhereOthersKeepTheProcessor) {
   for (const std::int64_t longest : {kDefault, kPolls}) {
     Spin spin;
