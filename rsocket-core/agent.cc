@@ -390,9 +390,9 @@ void Agent::run() noexcept {
   watch_operator();
   if (options_.max_channels != nullptr) budget_.set_limit(options_.max_channels());
   epoll_event events[64];
-  for (bool first = true;; first = false) {
+  prepare_at_ns_ = sys::now_ns() + kPrepareNs;
+  for (;;) {
     run_commands();
-    if (first) outside::prepare();
     if (unknown_.empty()) requests_wait_.store(false, std::memory_order_relaxed);
     const std::int64_t deadline = next_deadline();
     int timeout_ms = -1;
@@ -594,7 +594,7 @@ std::int64_t Agent::next_deadline() noexcept {
   }
   if (!waiting_.empty()) next = std::min(next, waiting_.front().deadline_ns);
   return std::min({next, listen_again_ns_, next_operator_deadline(), budget_.deadline_ns(),
-                   tell_old_at_ns_});
+                   tell_old_at_ns_, prepare_at_ns_});
 }
 
 void Agent::expire(std::int64_t now_ns) noexcept {
@@ -622,6 +622,10 @@ void Agent::expire(std::int64_t now_ns) noexcept {
     it = promotions_.upper_bound(id);
   }
   tell_old(now_ns);
+  if (prepare_at_ns_ <= now_ns) {
+    prepare_at_ns_ = kForever;
+    outside::prepare();
+  }
   reload_policy(now_ns);
   budget_.expire(now_ns);
   stop_waiting_for_room(now_ns);

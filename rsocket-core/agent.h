@@ -162,6 +162,8 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::int64_t kReturnPauseNs = 5'000'000;
   // Between two lines of the log that say that there are no channels left.
   static constexpr std::int64_t kFullNoticeNs = 10'000'000'000;
+  // Behind what a program begins with: see outside::prepare().
+  static constexpr std::int64_t kPrepareNs = 1'000'000'000;
   // For connections that ask once to be over.
   static constexpr std::int64_t kTellOldNs = 200'000'000;
   // An editor writes in several steps.
@@ -364,9 +366,10 @@ class Agent final : public StreamHost, public TransportEvents {
   // unknown_ may have something in it: whoever enters a connection in accepted_ tells the agent thread.
   // Set with mutex_ held before accepted_ is looked at, so that one of the two sees the other.
   std::atomic<bool> requests_wait_{false};
-  // Some were not told of, and tell_old() has not been called since. tell_old_at_ns_ is the agent
-  // thread's.
+  // Some were not told of, and tell_old() has not been called since.
   std::atomic<bool> some_untold_{false};
+  // The agent thread's.
+  std::int64_t prepare_at_ns_ = std::numeric_limits<std::int64_t>::max();
   std::int64_t tell_old_at_ns_ = std::numeric_limits<std::int64_t>::max();
   std::atomic<bool> found_over_shm_{false};  // or will be: the agent thread has been told, see be_found()
   std::atomic<bool> found_over_rdma_{false};
