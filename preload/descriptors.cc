@@ -257,6 +257,7 @@ void lock_for_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS {
   change_mutex.lock();
   table_mutex.lock();
 }
+void outlast_fork() noexcept { const MutexLock lock(table_mutex); }
 void unlock_after_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS {
   table_mutex.unlock();
   change_mutex.unlock();
@@ -317,6 +318,10 @@ void after_fork_child(Family::Joined joined) noexcept {
     if (kind == Socket::Kind::kEpoll) socket->epoll->after_fork_child();
     if (kind == Socket::Kind::kFresh) {
       socket->use.forget_guests();
+      // Threads that are not here held it, and slept.
+      socket->refs.store(socket->numbers, std::memory_order_relaxed);
+      new (&socket->waiters) WaitList;
+      socket->forked.store(true, std::memory_order_relaxed);
       // A thread of the parent's was about to make a stream of it, or to close it.
       if (socket->use.settled()) table[fd].store(nullptr, std::memory_order_relaxed);
       continue;

@@ -224,6 +224,8 @@ void forget(int fd, const SocketRef& socket) noexcept;
 // Takes `fd` out. `last` says whether no other number names the socket; else `other` is one.
 SocketRef take(int fd, bool& last, int& other) noexcept;
 void lock_for_fork() noexcept;
+// A fork that has looked at the table is over.
+void outlast_fork() noexcept;
 void unlock_after_fork() noexcept;
 // With the table locked: the child `member` will hold what can be shared, if that is not 0. The rest is
 // pinned to TCP.

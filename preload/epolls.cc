@@ -54,7 +54,7 @@ std::shared_ptr<EpollSet> known_by_another_number(int epfd) noexcept {
   if (EpollSet::made() == 0 || descriptors::managed(epfd)) return nullptr;
   for (const auto& set : all_sets()) {
     if (!set->is_in(epfd)) continue;
-    const SocketRef known = descriptors::find(set->number());
+    const SocketRef known = descriptors::find_as_it_is(set->number());
     if (known.epoll() == set.get()) descriptors::add_number(epfd, known);
     return set;
   }
@@ -65,7 +65,7 @@ std::shared_ptr<EpollSet> known_by_another_number(int epfd) noexcept {
 std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
   MutexLock making(making_mutex);
   {
-    const SocketRef there = descriptors::find(epfd);
+    const SocketRef there = descriptors::find_as_it_is(epfd);
     if (there.epoll() != nullptr) return there->epoll;
   }
   if (auto set = known_by_another_number(epfd)) return set;

@@ -74,10 +74,13 @@ bool begin(int fd, StreamRole role, const Endpoint& remote, const policy::Settin
   socket->limit =
       static_cast<unsigned>(std::min(rule.promote_after.messages.value_or(kNotGiven), kMostUses));
   socket->old.store(false, std::memory_order_relaxed);
-  socket->forked.store(runtime::forks() != forks, std::memory_order_relaxed);
+  socket->forked.store(false, std::memory_order_relaxed);
   how_many.fetch_add(1, std::memory_order_relaxed);
   socket->kind.store(Kind::kFresh, std::memory_order_release);
-  if (!agent->told_late(role)) become_stream(fd, socket);
+  // Who forks just now has not seen it in the table, or is over when this returns.
+  descriptors::outlast_fork();
+  if (runtime::forks() != forks) socket->forked.store(true, std::memory_order_relaxed);
+  if (!agent->told_late(role) || runtime::on_kernel_only()) become_stream(fd, socket);
   return true;
 }
 
@@ -94,6 +97,7 @@ bool become_stream(int fd, const SocketRef& socket) noexcept {
       if (made != nullptr) {
         socket->kind.store(Kind::kStream, std::memory_order_release);
       } else {
+        if (runtime::is_tcp(fd)) runtime::count_early(*socket->rule, early);
         descriptors::forget(fd, socket);
       }
     }
@@ -191,6 +195,11 @@ void leave(int fd, const SocketRef& socket, Call call, ssize_t result) noexcept 
   errno = saved;
 }
 
+bool accepted_nonblocking(int fd) noexcept {
+  const SocketRef socket = descriptors::find_as_it_is(fd);
+  return socket.is(Kind::kFresh) && socket->nonblocking;
+}
+
 // A call that is inside of the kernel: no destructor ends it, as an unwinder would have to call that.
 struct Guest {
   int fd;
@@ -209,14 +218,34 @@ struct Guest {
 
 }  // namespace
 
-bool sends(int fd, const void* buf, std::size_t n, int flags, ssize_t& result) {
+namespace {
+
+// -EAGAIN: it would have to wait.
+long send_now(int fd, const void* buf, std::size_t n, int flags) noexcept {
   Guest guest{fd, Call::kSends, nullptr};
-  if (n > FreshUse::kMostBytes || !guest.begin()) return false;
+  if (n > FreshUse::kMostBytes || !guest.begin()) return -EAGAIN;
   guest.socket->last_sender.store(&signals::thread_state, std::memory_order_relaxed);
   const long sent = sys::raw(SYS_sendto, fd, sys::word(buf), static_cast<long>(n),
                              flags | MSG_DONTWAIT, 0, 0);
   guest.end(sent);
-  if (sent == -EAGAIN) return false;
+  return sent;
+}
+
+// The same; false: nothing was done.
+bool receive_now(int fd, void* buf, std::size_t n, int flags, ssize_t* result) noexcept {
+  Guest guest{fd, Call::kReceives, nullptr};
+  if (!guest.begin()) return false;
+  *result = sys::recv(fd, buf, n, flags | MSG_DONTWAIT);
+  guest.end(*result);
+  return true;
+}
+
+}  // namespace
+
+bool sends(int fd, const void* buf, std::size_t n, int flags, ssize_t& result) {
+  // No handler runs in it, which could end the thread or jump away: SIGPIPE's runs behind it.
+  const long sent = cancellation::brief<send_now>(fd, buf, n, flags);
+  if (sent == -EAGAIN || sent == -EINPROGRESS) return false;
   result = sent;
   if (sent >= 0) return true;
   errno = static_cast<int>(-sent);
@@ -226,18 +255,16 @@ bool sends(int fd, const void* buf, std::size_t n, int flags, ssize_t& result) {
 
 bool receives(int fd, void* buf, std::size_t n, int flags, ssize_t& result) {
   if (n == 0 || n > FreshUse::kMostBytes) return false;
-  const bool waits = (flags & MSG_DONTWAIT) == 0;
-  Guest guest{fd, waits ? Call::kWaitsToReceive : Call::kReceives, nullptr};
-  if (!guest.begin()) return false;
-  if (waits && !guest.socket->nonblocking) {
-    _pthread_cleanup_buffer buffer;
-    cancellation::push_cleanup(
-        &buffer, [](void* ended) { static_cast<Guest*>(ended)->end(0); }, &guest);
-    result = real().recv(fd, buf, n, flags);
-    cancellation::pop_cleanup(&buffer, 0);
-  } else {
-    result = sys::recv(fd, buf, n, flags | MSG_DONTWAIT);
+  if ((flags & MSG_DONTWAIT) != 0 || accepted_nonblocking(fd)) {
+    return cancellation::brief<receive_now>(fd, buf, n, flags, &result);
   }
+  Guest guest{fd, Call::kWaitsToReceive, nullptr};
+  if (!guest.begin()) return false;
+  _pthread_cleanup_buffer buffer;
+  cancellation::push_cleanup(
+      &buffer, [](void* ended) { static_cast<Guest*>(ended)->end(0); }, &guest);
+  result = real().recv(fd, buf, n, flags);
+  cancellation::pop_cleanup(&buffer, 0);
   guest.end(result);
   return true;
 }
@@ -248,7 +275,9 @@ bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result
     return false;
   }
   const SocketRef socket = descriptors::find_as_it_is(fd);
-  if (!socket.is(Kind::kFresh) || socket->role != StreamRole::kAccept) return false;
+  if (!socket.is(Kind::kFresh) || socket->role != StreamRole::kAccept || socket->nonblocking) {
+    return false;
+  }
   const int saved = errno;
   bool done = false;
   while (!done && thread_wake_fd() >= 0) {
@@ -261,7 +290,16 @@ bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result
     done = result >= 0;  // else another thread has taken it
   }
   errno = saved;
-  return done;
+  if (done) return true;
+  // It is a stream by now, whatever has become of the number; or the kernel's for good.
+  {
+    const MutexLock until_it_is(becoming);
+  }
+  Stream* const stream = socket.stream();
+  if (stream == nullptr || stream->on_kernel_for_good()) return false;
+  const iovec all{buf, n};
+  result = stream->recv(&all, 1, flags);
+  return true;
 }
 
 }  // namespace ringroad::preload::fresh

@@ -55,7 +55,7 @@ extern bool real_bound RR_HIDDEN;
 inline const Real& real() noexcept { return real_functions; }
 // For those that a libc may not have, and those that take whatever they are given (`...`).
 inline const Real& bound_real() noexcept {
-  if (__builtin_expect(!real_bound, 0)) bind_real();
+  if (__builtin_expect(!__atomic_load_n(&real_bound, __ATOMIC_ACQUIRE), 0)) bind_real();
   return real_functions;
 }
 

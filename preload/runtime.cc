@@ -442,7 +442,9 @@ void use_the_kernel_only() noexcept {
   Agent* agent = existing_agent();
   if (kernel_only.load() || (agent != nullptr && !owns_memory())) return;
   const int saved = errno;
+  tell(AgentOptions::Untold::kAll, {});  // for them to be seen
   kernel_only.store(true);
+  tell(AgentOptions::Untold::kAll, {});  // and who came just now
   descriptors::leave_inherited();
   if (agent != nullptr) {
     agent->leave_all(Reason::kDescriptorUse, kLeaveTimeoutNs);

@@ -132,7 +132,7 @@ SocketRef take_out(int fd, bool gone, bool own) noexcept {
 void check_closed(int fd) noexcept {
   const int saved = errno;
   const descriptors::Change change;
-  const SocketRef socket = descriptors::find(fd);
+  const SocketRef socket = descriptors::find_as_it_is(fd);
   bool there = sys::fcntl(fd, F_GETFD) >= 0;
   if (const Stream* stream = socket.stream(); stream != nullptr && there) {
     Endpoint remote;  // one that was reset has none any more
@@ -251,7 +251,10 @@ int close_known(int fd, Close in_kernel) noexcept {
 }
 
 RR_NOINLINE int stream_close(int fd) noexcept {
-  if (int result; fresh::close(fd, result)) return result;
+  if (int result; fresh::close(fd, result)) {
+    if (descriptors::managed(fd)) check_closed(fd);
+    return result;
+  }
   // Not libc's: from here on nobody can be cancelled with the number open.
   const int result = close_known(fd, [fd] { return static_cast<int>(sys::call(SYS_close, fd)); });
   if (descriptors::managed(fd) && runtime::owns_memory()) check_closed(fd);

@@ -22,8 +22,12 @@ std::atomic<int> seats_left{kSeats};
 Mutex counting_mutex;
 bool counted_all = false;  // guarded by it
 
-void give_back(Seat& mine) noexcept {
-  mine.taken.store(false, std::memory_order_release);
+// Of a seat, or for good.
+void count_one() noexcept { count.fetch_add(1, std::memory_order_seq_cst); }
+void count_one_less() noexcept { count.fetch_sub(1, std::memory_order_relaxed); }
+
+void give_back(Seat& seat_of_mine) noexcept {
+  seat_of_mine.taken.store(false, std::memory_order_release);
   seats_left.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -42,6 +46,9 @@ pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 bool have_exit_key = false;
 void make_exit_key() noexcept {
   have_exit_key = pthread_key_create(&exit_key, on_thread_exit) == 0;
+  if (!have_exit_key) seats_left.store(0, std::memory_order_relaxed);
+  // Also of a process that has no agent yet.
+  pthread_atfork(nullptr, nullptr, forget_after_fork);
 }
 
 // Each thread that runs is between two of its instructions here, with all before them done and none behind.
@@ -54,13 +61,16 @@ bool barrier_everywhere() noexcept {
 }  // namespace
 
 void prepare() noexcept {
+  if (seats_left.load(std::memory_order_relaxed) == kSeats) return;  // nobody sits
   sys::raw(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
 }
 
 void take_seat() noexcept {
   if (seat != nullptr || seats_left.load(std::memory_order_relaxed) <= 0) return;
+  const signals::Later no_handler_waits;
   const int saved = errno;
   pthread_once(&exit_key_once, make_exit_key);
+  if (!have_exit_key) return;
   Seat* const found = std::find_if(std::begin(seats), std::end(seats), [](Seat& each) noexcept {
     return !each.taken.load(std::memory_order_relaxed) &&
            !each.taken.exchange(true, std::memory_order_seq_cst);
@@ -69,7 +79,7 @@ void take_seat() noexcept {
     seats_left.fetch_sub(1, std::memory_order_relaxed);
     // Who has not seen it taken has made a set that is seen from here on.
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (have_exit_key && pthread_setspecific(exit_key, found) == 0) {
+    if (pthread_setspecific(exit_key, found) == 0) {
       seat = found;
     } else {
       give_back(*found);
@@ -85,7 +95,7 @@ void leave_seat() noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (mine->waits.load(std::memory_order_seq_cst) == 0 &&
       mine->counted.exchange(false, std::memory_order_seq_cst)) {
-    leave();
+    count_one_less();
   }
 }
 
@@ -97,30 +107,31 @@ void count_seated() noexcept {
     return each.taken.load(std::memory_order_seq_cst) && &each != seat;
   });
   if (others && !barrier_everywhere()) {
-    enter();  // nobody can tell: as if there were one for good
+    count_one();  // nobody can tell: as if there were one for good
     return;
   }
   for (Seat& each : seats) {
     if (each.waits.load(std::memory_order_seq_cst) == 0) continue;
-    enter();
+    count_one();
     each.counted.store(true, std::memory_order_seq_cst);
     if (each.waits.load(std::memory_order_seq_cst) == 0 &&
         each.counted.exchange(false, std::memory_order_seq_cst)) {
-      leave();
+      count_one_less();
     }
   }
 }
 
 void forget_after_fork() noexcept {
   counting_mutex.reset_after_fork();
-  count.store(0, std::memory_order_relaxed);
+  count.store(own_waits, std::memory_order_relaxed);
   for (Seat& each : seats) {
     each.counted.store(false, std::memory_order_relaxed);
     if (&each == seat) continue;  // a handler may have forked, inside a wait
     each.waits.store(0, std::memory_order_relaxed);
     each.taken.store(false, std::memory_order_relaxed);
   }
-  seats_left.store(seat != nullptr ? kSeats - 1 : kSeats, std::memory_order_relaxed);
+  const int free = have_exit_key ? kSeats : 0;
+  seats_left.store(seat != nullptr ? free - 1 : free, std::memory_order_relaxed);
 }
 
 }  // namespace ringroad::outside

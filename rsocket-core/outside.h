@@ -18,9 +18,18 @@ namespace ringroad::outside {
 
 inline std::atomic<int> count RR_HIDDEN{0};
 inline bool anybody() noexcept { return count.load(std::memory_order_seq_cst) > 0; }
+// How many of these are this thread's: all that are left in the child of a fork, which a handler may
+// have made inside a wait.
+inline thread_local constinit int own_waits __attribute__((tls_model("initial-exec"))) = 0;
 // A wait that counts itself.
-inline void enter() noexcept { count.fetch_add(1, std::memory_order_seq_cst); }
-inline void leave() noexcept { count.fetch_sub(1, std::memory_order_relaxed); }
+inline void enter() noexcept {
+  ++own_waits;
+  count.fetch_add(1, std::memory_order_seq_cst);
+}
+inline void leave() noexcept {
+  count.fetch_sub(1, std::memory_order_relaxed);
+  --own_waits;
+}
 
 struct alignas(64) Seat {
   std::atomic<unsigned> waits{0};    // its thread's, with those of handlers inside one; written by it alone

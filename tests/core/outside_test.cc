@@ -52,6 +52,18 @@ class Sitting {
   std::thread thread_;
 };
 
+TEST_F(OutsideTest, AForkInsideAWaitLeavesThatWaitAlone) {
+  IN_A_PROCESS([] {
+    outside::enter();
+    outside::forget_after_fork();  // as a handler's child
+    const bool inside = outside::anybody();
+    outside::leave();
+    const bool after = outside::anybody();
+    outside::enter();
+    return inside && !after && outside::anybody();
+  });
+}
+
 TEST_F(OutsideTest, WhoWaitsAtTheFirstSetIsCountedUntilItDoesNot) {
   IN_A_PROCESS([] {
     Sitting one;

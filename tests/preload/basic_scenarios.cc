@@ -107,6 +107,33 @@ SCENARIO(connect_refused, 0) {
   a.sync();
 }
 
+// Before it is used, and behind a use of either kind.
+SCENARIO(accepted_without_blocking, kStaysOnChannel) {
+  a.meet();
+  int fd = -1;
+  if (a.is_client()) {
+    fd = a.connect_blocking();
+  } else {
+    fd = ::accept4(a.listening(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    a.log("accept4: %d", fd >= 0);
+  }
+  a.sync();
+  a.server([&] {
+    a.recv(fd, 10);
+    a.send(fd, "greeting");
+    a.recv(fd, 10);
+  });
+  a.client([&] { a.recv(fd, 10); a.send(fd, "asks"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    a.recv(fd, 10);
+    a.recv(fd, 10);
+    a.send(fd, "answer");
+    a.recv(fd, 10);
+  });
+  a.client([&] { a.recv(fd, 10); });
+}
+
 SCENARIO(connect_when_connected, kStaysOnChannel) {
   const int fd = a.stream();
   a.client([&] {

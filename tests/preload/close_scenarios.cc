@@ -1,4 +1,5 @@
 // The end of a connection: what the peer can still read, and how it learns of the end.
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -345,6 +346,27 @@ SCENARIO(close_while_another_thread_receives, kStaysOnChannel) {
     a.send(fd, "still heard");
     a.settle(fd, kAll, POLLRDHUP);
     a.recv(fd, 10);
+  }
+  a.sync();
+}
+
+// It has received before, and the number is another file's by the time it receives again.
+SCENARIO(close_while_another_thread_receives_again, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "first"); });
+  if (a.is_server()) {
+    a.recv(fd, 20);
+    Thread reader(a, [&] { a.recv(fd, 20); });
+    reader.wait_asleep();
+    a.close(fd);
+    const int other = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    a.log("the number is free: %d", other == fd);
+    a.sync();
+    reader.join();
+    ::close(other);
+  } else {
+    a.sync();
+    a.send(fd, "still heard");
   }
   a.sync();
 }

@@ -340,6 +340,27 @@ SCENARIO(a_program_that_filters_its_own_calls, kComesBack) {
   });
 }
 
+SCENARIO(a_program_that_lets_itself_read_and_write_only, kComesBack) {
+  sock_filter no_others[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_recvfrom, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{5, no_others};
+  const int fd = a.stream();
+  a.client([&] { a.write(fd, "before"); });
+  a.server([&] {
+    a.read(fd, 20);
+    a.result("no_new_privs", ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    a.result("a filter", ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter));
+    a.write(fd, "answer");
+  });
+  a.client([&] { a.read(fd, 20); a.write(fd, "behind"); });
+  a.server([&] { a.settle(fd, POLLIN, POLLIN); a.read(fd, 20); });
+}
+
 SCENARIO(kinds_of_readiness, kStaysOnChannel) {
   const int fd = a.stream();
   const short kinds[] = {POLLIN,     POLLOUT,    POLLPRI,    POLLRDNORM, POLLWRNORM,
