@@ -195,11 +195,6 @@ void leave(int fd, const SocketRef& socket, Call call, ssize_t result) noexcept 
   errno = saved;
 }
 
-bool accepted_nonblocking(int fd) noexcept {
-  const SocketRef socket = descriptors::find_as_it_is(fd);
-  return socket.is(Kind::kFresh) && socket->nonblocking;
-}
-
 // A call that is inside of the kernel: no destructor ends it, as an unwinder would have to call that.
 struct Guest {
   int fd;
@@ -209,16 +204,14 @@ struct Guest {
   // False: it is not.
   bool begin() noexcept {
     SocketRef held = descriptors::find_as_it_is(fd);
-    if (!held.is(Kind::kFresh) || !may_enter(*held.get(), call) || !held->use.enter()) return false;
+    if (!held.is(Kind::kFresh)) return false;
+    if (call == Call::kWaitsToReceive && held->nonblocking) call = Call::kReceives;
+    if (!may_enter(*held.get(), call) || !held->use.enter()) return false;
     socket = held.release();
     return true;
   }
   void end(ssize_t result) noexcept { leave(fd, SocketRef(socket), call, result); }
 };
-
-}  // namespace
-
-namespace {
 
 // -EAGAIN: it would have to wait.
 long send_now(int fd, const void* buf, std::size_t n, int flags) noexcept {
@@ -229,15 +222,6 @@ long send_now(int fd, const void* buf, std::size_t n, int flags) noexcept {
                              flags | MSG_DONTWAIT, 0, 0);
   guest.end(sent);
   return sent;
-}
-
-// The same; false: nothing was done.
-bool receive_now(int fd, void* buf, std::size_t n, int flags, ssize_t* result) noexcept {
-  Guest guest{fd, Call::kReceives, nullptr};
-  if (!guest.begin()) return false;
-  *result = sys::recv(fd, buf, n, flags | MSG_DONTWAIT);
-  guest.end(*result);
-  return true;
 }
 
 }  // namespace
@@ -255,15 +239,14 @@ bool sends(int fd, const void* buf, std::size_t n, int flags, ssize_t& result) {
 
 bool receives(int fd, void* buf, std::size_t n, int flags, ssize_t& result) {
   if (n == 0 || n > FreshUse::kMostBytes) return false;
-  if ((flags & MSG_DONTWAIT) != 0 || accepted_nonblocking(fd)) {
-    return cancellation::brief<receive_now>(fd, buf, n, flags, &result);
-  }
-  Guest guest{fd, Call::kWaitsToReceive, nullptr};
+  const bool waits = (flags & MSG_DONTWAIT) == 0;
+  Guest guest{fd, waits ? Call::kWaitsToReceive : Call::kReceives, nullptr};
   if (!guest.begin()) return false;
   _pthread_cleanup_buffer buffer;
   cancellation::push_cleanup(
       &buffer, [](void* ended) { static_cast<Guest*>(ended)->end(0); }, &guest);
-  result = real().recv(fd, buf, n, flags);
+  result = guest.call == Call::kWaitsToReceive ? real().recv(fd, buf, n, flags)
+                                               : sys::recv(fd, buf, n, flags | MSG_DONTWAIT);
   cancellation::pop_cleanup(&buffer, 0);
   guest.end(result);
   return true;
@@ -279,6 +262,8 @@ bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result
     return false;
   }
   const int saved = errno;
+  Waiter stays;  // so that a close sees that somebody is here, also while that one looks
+  const Listed here(&socket->waiters, stays);
   bool done = false;
   while (!done && thread_wake_fd() >= 0) {
     result = -1;
