@@ -2,6 +2,7 @@
 #include "rsocket-core/agent.h"
 
 #include <poll.h>
+#include <sys/single_threaded.h>
 
 #include <algorithm>
 #include <csignal>
@@ -59,6 +60,7 @@ bool Agent::ensure_thread() noexcept {
     pthread_attr_setstacksize(&attributes, 512 * 1024);
     pthread_t thread;
     running_.store(true, std::memory_order_release);
+    if (__libc_single_threaded != 0) outside::prepare();
     ok = pthread_create(&thread, &attributes, thread_main, this) == 0;
     if (ok) pthread_setname_np(thread, "ringroad");
     pthread_attr_destroy(&attributes);
@@ -390,7 +392,6 @@ void Agent::run() noexcept {
   watch_operator();
   if (options_.max_channels != nullptr) budget_.set_limit(options_.max_channels());
   epoll_event events[64];
-  prepare_at_ns_ = sys::now_ns() + kPrepareNs;
   for (;;) {
     run_commands();
     if (unknown_.empty()) requests_wait_.store(false, std::memory_order_relaxed);
@@ -594,7 +595,7 @@ std::int64_t Agent::next_deadline() noexcept {
   }
   if (!waiting_.empty()) next = std::min(next, waiting_.front().deadline_ns);
   return std::min({next, listen_again_ns_, next_operator_deadline(), budget_.deadline_ns(),
-                   tell_old_at_ns_, prepare_at_ns_});
+                   tell_old_at_ns_});
 }
 
 void Agent::expire(std::int64_t now_ns) noexcept {
@@ -622,10 +623,6 @@ void Agent::expire(std::int64_t now_ns) noexcept {
     it = promotions_.upper_bound(id);
   }
   tell_old(now_ns);
-  if (prepare_at_ns_ <= now_ns) {
-    prepare_at_ns_ = kForever;
-    outside::prepare();
-  }
   reload_policy(now_ns);
   budget_.expire(now_ns);
   stop_waiting_for_room(now_ns);

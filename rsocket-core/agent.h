@@ -162,8 +162,6 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::int64_t kReturnPauseNs = 5'000'000;
   // Between two lines of the log that say that there are no channels left.
   static constexpr std::int64_t kFullNoticeNs = 10'000'000'000;
-  // Behind what a program begins with: see outside::prepare().
-  static constexpr std::int64_t kPrepareNs = 1'000'000'000;
   // For connections that ask once to be over.
   static constexpr std::int64_t kTellOldNs = 200'000'000;
   // An editor writes in several steps.
@@ -369,7 +367,6 @@ class Agent final : public StreamHost, public TransportEvents {
   // Some were not told of, and tell_old() has not been called since.
   std::atomic<bool> some_untold_{false};
   // The agent thread's.
-  std::int64_t prepare_at_ns_ = std::numeric_limits<std::int64_t>::max();
   std::int64_t tell_old_at_ns_ = std::numeric_limits<std::int64_t>::max();
   std::atomic<bool> found_over_shm_{false};  // or will be: the agent thread has been told, see be_found()
   std::atomic<bool> found_over_rdma_{false};

@@ -61,7 +61,6 @@ bool barrier_everywhere() noexcept {
 }  // namespace
 
 void prepare() noexcept {
-  if (seats_left.load(std::memory_order_relaxed) == kSeats) return;  // nobody sits
   sys::raw(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
 }
 
