@@ -163,7 +163,7 @@ class Agent final : public StreamHost, public TransportEvents {
   // Between two lines of the log that say that there are no channels left.
   static constexpr std::int64_t kFullNoticeNs = 10'000'000'000;
   // For connections that ask once to be over.
-  static constexpr std::int64_t kTellOldNs = 200'000'000;
+  static constexpr std::int64_t kTellOldNs = 50'000'000;
   // An editor writes in several steps.
   static constexpr std::int64_t kPolicySettlesNs = 20'000'000;
 
