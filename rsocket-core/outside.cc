@@ -44,9 +44,11 @@ void on_thread_exit(void*) noexcept {
 pthread_key_t exit_key;
 pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 bool have_exit_key = false;
+bool no_exit_key = false;  // there was none to be had
 void make_exit_key() noexcept {
   have_exit_key = pthread_key_create(&exit_key, on_thread_exit) == 0;
-  if (!have_exit_key) seats_left.store(0, std::memory_order_relaxed);
+  no_exit_key = !have_exit_key;
+  if (no_exit_key) seats_left.store(0, std::memory_order_relaxed);
   // Also of a process that has no agent yet.
   pthread_atfork(nullptr, nullptr, forget_after_fork);
 }
@@ -129,7 +131,7 @@ void forget_after_fork() noexcept {
     each.waits.store(0, std::memory_order_relaxed);
     each.taken.store(false, std::memory_order_relaxed);
   }
-  const int free = have_exit_key ? kSeats : 0;
+  const int free = no_exit_key ? 0 : kSeats;
   seats_left.store(seat != nullptr ? free - 1 : free, std::memory_order_relaxed);
 }
 
