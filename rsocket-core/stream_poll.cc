@@ -18,6 +18,8 @@ constexpr short kReadBits = POLLIN | POLLRDNORM;
 constexpr short kWriteBits = POLLOUT | POLLWRNORM;
 constexpr short kAlwaysBits = POLLERR | POLLHUP;
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
+// Who polls for bytes looks for what else there may be each so many looks.
+constexpr unsigned kLooksPerLookAround = 8;
 constexpr std::int64_t kLookAgainNs = 200'000;  // where nobody can wake us
 constexpr std::int64_t kRefillPauseNs = 300'000'000;  // longer than TCP waits before it sends again
 
@@ -310,31 +312,32 @@ void Stream::after_sleep(const Waiter* taker) noexcept {
 }
 
 bool Stream::may_spin(short events) const noexcept {
-  return state() == State::kOnChannel && (events & (kReadBits | kWriteBits)) != 0 &&
-         config_.spin_ns != 0 && spin_.pays(messages_received());
+  return could_spin(events) && spin_.pays(messages_received());
 }
 
 bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
                               std::optional<std::uint64_t> known_shutdowns,
                               ShortReceive* receive) noexcept {
   using Look = Spin::Look;
-  if (!may_spin(events)) return false;
+  if (!could_spin(events)) return false;
   std::int64_t longest_ns = config_.spin_ns;
   if (deadline_ns != kForever) {
     longest_ns = std::clamp<std::int64_t>(deadline_ns - sys::now_ns(), 0, longest_ns);
   }
   signals::begin_wait();
+  unsigned looks = 0;
   return spin_.until(
       [&]() noexcept {
         if (signals::came_since_begin()) return Look::kInterrupted;
         const bool was_free = rx_mutex_.lock_and_tell();
-        if (channel_ != nullptr) channel_->progress();
-        if (!known_shutdowns) known_shutdowns = shutdowns();
-        bool moved = channel_ready(events) != 0 || shutdowns() != *known_shutdowns;
-        if (receive != nullptr) {
-          if (moved) receive->taken = take_short(receive->to, receive->n);
+        // What comes is bytes, nearly always.
+        bool moved = receive != nullptr && (receive->taken = take_short(receive->to, receive->n)) > 0;
+        if (!moved && (receive == nullptr || ++looks % kLooksPerLookAround == 0)) {
+          if (channel_ != nullptr) channel_->progress();
+          if (!known_shutdowns) known_shutdowns = shutdowns();
+          moved = channel_ready(events) != 0 || shutdowns() != *known_shutdowns;
           // Who has not asked before finds these out here.
-          moved |= shut_rd_ || error_.load(std::memory_order_relaxed) != 0;
+          if (receive != nullptr) moved |= shut_rd_ || error_.load(std::memory_order_relaxed) != 0;
         }
         const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0 && was_free;
         return moved ? Look::kReady : awaited ? Look::kInterrupted : Look::kNothing;

@@ -134,8 +134,8 @@ std::size_t VerbsChannel::take(void* to, std::size_t n) noexcept {
     std::array<ibv_wc, kPollBatch> done;
     const int polled = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data());
     const bool one = take_one(done[0], polled, from);
-    // What is owed for data is looked at when it is consumed.
-    if (hardly_ever(!one)) {
+    // What is owed for data is looked at when it is consumed. Who polls finds nothing again and again.
+    if (hardly_ever(!one && (polled != 0 || look_closer_.load(std::memory_order_relaxed)))) {
       if (!failed()) take_more(done.data(), polled);
       answer();
     }

@@ -89,7 +89,7 @@ struct StreamPair {
   }
 
   ~StreamPair() {
-    Spin::taken_away_ns = Spin::kTakenAwayNs;  // see make_b_poll()
+    Spin::taken_away_ns = Spin::kTakenAwayNs;  // see let_b_poll()
     a.reset();
     b.reset();
     if (a_fd >= 0) close(a_fd);
@@ -143,15 +143,19 @@ struct StreamPair {
   std::uint32_t ring_bytes;
 };
 
-// The accepted end anew, of a rule that lets it poll for so long that a test would notice; then
-// promoted.
+// The accepted end anew, of a rule that lets it poll for so long that a test would notice.
 inline constexpr std::int64_t kLongSpin = 20'000'000'000;
-inline StreamPtr make_b_poll(StreamPair& p, bool nonblocking = true) {
+inline void let_b_poll(StreamPair& p, bool nonblocking) {
   Spin::taken_away_ns = kLongSpin;
   StreamConfig config = p.b->config();
   config.spin_ns = kLongSpin;
   p.b = std::make_shared<Stream>(&p.host, nullptr, p.b->id() + 1000, p.b_fd, StreamRole::kAccept,
                                  p.b->tuple(), config, nonblocking);
+}
+
+// The same, then promoted.
+inline StreamPtr make_b_poll(StreamPair& p, bool nonblocking = true) {
+  let_b_poll(p, nonblocking);
   p.promote();
   return p.b;
 }
