@@ -41,6 +41,15 @@ Socket* allocate() noexcept {
   return socket;
 }
 
+// With the table locked: of one that has neither stream nor instance.
+void give_back(Socket* socket) noexcept {
+  socket->forked.store(false, std::memory_order_relaxed);
+  socket->kept_for_exec = false;
+  socket->kind.store(Socket::Kind::kFree, std::memory_order_relaxed);
+  socket->next_free = free_list;
+  free_list = socket;
+}
+
 }  // namespace
 
 // The table's own reference is gone and so are all others.
@@ -49,13 +58,9 @@ void recycle(Socket* socket) noexcept {
   std::shared_ptr<EpollSet> epoll = std::move(socket->epoll);
   socket->stream.reset();
   socket->epoll.reset();
-  socket->forked.store(false, std::memory_order_relaxed);
-  socket->kept_for_exec = false;
-  socket->kind.store(Socket::Kind::kFree, std::memory_order_relaxed);
   {
     MutexLock lock(table_mutex);
-    socket->next_free = free_list;
-    free_list = socket;
+    give_back(socket);
   }
   // The stream or instance, if this was its last owner, ends here, outside of the lock.
 }
@@ -204,18 +209,46 @@ SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept {
   return socket;
 }
 
-SocketRef insert(int fd, Socket::Kind kind) noexcept {
-  if (fd < 0 || fd >= kLimit) return {};
-  if (managed(fd)) number_is_gone(fd);
-  MutexLock lock(table_mutex);
-  Socket* socket = allocate();
-  if (socket == nullptr) return {};
+namespace {
+
+// With the table locked. The ref is the caller's.
+SocketRef enter(int fd, Socket* socket, Socket::Kind kind) noexcept {
   socket->numbers = 1;
   socket->kind.store(kind, std::memory_order_relaxed);
   socket->refs.store(2, std::memory_order_release);  // the table's and the caller's
   note_managed(fd);
   table[fd].store(socket, std::memory_order_release);
   return SocketRef(socket);
+}
+
+}  // namespace
+
+SocketRef insert(int fd, Socket::Kind kind) noexcept {
+  if (!in_range(fd)) return {};
+  if (managed(fd)) number_is_gone(fd);
+  MutexLock lock(table_mutex);
+  Socket* socket = allocate();
+  return socket != nullptr ? enter(fd, socket, kind) : SocketRef();
+}
+
+SocketRef insert_fresh(int fd, StreamRole role, const Endpoint& remote, const policy::Settings& rule,
+                       unsigned limit, bool nonblocking, unsigned forks) noexcept {
+  if (!in_range(fd)) return {};
+  if (managed(fd)) number_is_gone(fd);
+  // Who forks has this lock: either it sees the entry, or it is over and has been counted.
+  MutexLock lock(table_mutex);
+  Socket* socket = allocate();
+  if (socket == nullptr) return {};
+  socket->use.begin();
+  socket->last_sender.store(nullptr, std::memory_order_relaxed);
+  socket->role = role;
+  socket->endpoint = remote;
+  socket->rule = &rule;
+  socket->nonblocking = nonblocking;
+  socket->limit = limit;
+  socket->old.store(false, std::memory_order_relaxed);
+  socket->forked.store(runtime::forks() != forks, std::memory_order_relaxed);
+  return enter(fd, socket, Socket::Kind::kFresh);
 }
 
 void add_number(int fd, const SocketRef& socket) noexcept {
@@ -234,6 +267,21 @@ void forget(int fd, const SocketRef& socket) noexcept {
   table[fd].store(nullptr, std::memory_order_seq_cst);
   --socket->numbers;
   socket->refs.fetch_sub(1, std::memory_order_acq_rel);  // the table's; the caller has another
+}
+
+SocketRef forget_fresh(int fd, SocketRef socket) noexcept {
+  MutexLock lock(table_mutex);
+  if (table[fd].load(std::memory_order_relaxed) != socket.get()) return socket;
+  table[fd].store(nullptr, std::memory_order_seq_cst);
+  --socket->numbers;
+  // Nearly always these are the table's and the caller's, and nobody gets another.
+  std::uint32_t both = 2;
+  if (!socket->refs.compare_exchange_strong(both, 0, std::memory_order_seq_cst)) {
+    socket->refs.fetch_sub(1, std::memory_order_acq_rel);
+    return socket;
+  }
+  give_back(socket.release());
+  return {};
 }
 
 SocketRef take(int fd, bool& last, int& other) noexcept {
@@ -257,7 +305,6 @@ void lock_for_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS {
   change_mutex.lock();
   table_mutex.lock();
 }
-void outlast_fork() noexcept { const MutexLock lock(table_mutex); }
 void unlock_after_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS {
   table_mutex.unlock();
   change_mutex.unlock();

@@ -215,17 +215,22 @@ inline SocketRef find(int fd) noexcept { return managed(fd) ? find_slow(fd) : So
 // Makes `fd` a Socket of `kind`; what stood there is stale (number_is_gone()). The ref is null when out of
 // memory.
 SocketRef insert(int fd, Socket::Kind kind) noexcept;
+// As insert(), of a connection that has not been used yet. `remote`: its peer; `limit`: it becomes a stream
+// with this use; `forks`: how many there had been before it was made, so that one of since is known of.
+SocketRef insert_fresh(int fd, StreamRole role, const Endpoint& remote, const policy::Settings& rule,
+                       unsigned limit, bool nonblocking, unsigned forks) noexcept;
 // As insert(), of an epoll instance that has no streams yet.
 SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept;
 // Another number for the same open file.
 void add_number(int fd, const SocketRef& socket) noexcept;
 // Takes `fd` out, the only number of it.
 void forget(int fd, const SocketRef& socket) noexcept;
+// The same, of one that is kFresh and stays so, with the caller's reference. What is returned is held by
+// others yet.
+SocketRef forget_fresh(int fd, SocketRef socket) noexcept;
 // Takes `fd` out. `last` says whether no other number names the socket; else `other` is one.
 SocketRef take(int fd, bool& last, int& other) noexcept;
 void lock_for_fork() noexcept;
-// A fork that has looked at the table is over.
-void outlast_fork() noexcept;
 void unlock_after_fork() noexcept;
 // With the table locked: the child `member` will hold what can be shared, if that is not 0. The rest is
 // pinned to TCP.

@@ -23,19 +23,13 @@ constexpr std::uint64_t kMostUses = EarlyUse::kMostCalls + 1;
 constexpr std::uint64_t kNotGiven = std::numeric_limits<std::uint64_t>::max();
 
 Mutex becoming;
-std::atomic<int> how_many{0};
+// Whether any has begun since tell() has looked last, or has been left then.
+std::atomic<bool> some{false};
 
 // Not one whose connections are not expected to be short.
 bool lets_begin(const policy::Settings& rule) noexcept {
   return rule.wait == policy::kNoWait && rule.promote_after.messages.value_or(kNotGiven) > 1 &&
          rule.promote_after.bytes.value_or(kNotGiven) > kMostUses * FreshUse::kMostBytes;
-}
-
-// What begin() has promised, taken back once.
-bool settle(Socket& socket, EarlyUse& early) noexcept {
-  if (!socket.use.settle(early)) return false;
-  how_many.fetch_sub(1, std::memory_order_relaxed);
-  return true;
 }
 
 // Null: it is none, or cannot be one.
@@ -62,24 +56,12 @@ bool begin(int fd, StreamRole role, const Endpoint& remote, const policy::Settin
            bool nonblocking, unsigned forks) noexcept {
   Agent* agent = runtime::existing_agent();
   if (agent == nullptr || !agent->may_tell_later() || !lets_begin(rule)) return false;
-  // Nobody looks at what an entry that is free holds.
-  const SocketRef socket = descriptors::insert(fd, Kind::kFree);
-  if (!socket) return false;
-  socket->use.begin();
-  socket->last_sender.store(nullptr, std::memory_order_relaxed);
-  socket->role = role;
-  socket->endpoint = remote;
-  socket->rule = &rule;
-  socket->nonblocking = nonblocking;
-  socket->limit =
+  const auto limit =
       static_cast<unsigned>(std::min(rule.promote_after.messages.value_or(kNotGiven), kMostUses));
-  socket->old.store(false, std::memory_order_relaxed);
-  socket->forked.store(false, std::memory_order_relaxed);
-  how_many.fetch_add(1, std::memory_order_relaxed);
-  socket->kind.store(Kind::kFresh, std::memory_order_release);
-  // Who forks just now has not seen it in the table, or is over when this returns.
-  descriptors::outlast_fork();
-  if (runtime::forks() != forks) socket->forked.store(true, std::memory_order_relaxed);
+  const SocketRef socket =
+      descriptors::insert_fresh(fd, role, remote, rule, limit, nonblocking, forks);
+  if (!socket) return false;
+  some.store(true, std::memory_order_release);  // when it is in the table
   if (!agent->told_late(role) || runtime::on_kernel_only()) become_stream(fd, socket);
   return true;
 }
@@ -91,7 +73,7 @@ bool become_stream(int fd, const SocketRef& socket) noexcept {
   {
     MutexLock lock(becoming);
     EarlyUse early;
-    if (settle(*socket.get(), early)) {
+    if (socket->use.settle(early)) {
       socket->stream = stream_of(fd, *socket.get(), early);
       made = socket->stream.get();
       if (made != nullptr) {
@@ -115,7 +97,7 @@ bool become_stream(int fd, const SocketRef& socket) noexcept {
 bool tell(AgentOptions::Untold which, const Endpoint& remote) noexcept {
   using Untold = AgentOptions::Untold;
   bool others = false;
-  if (how_many.load(std::memory_order_relaxed) == 0) return false;
+  if (!some.exchange(false, std::memory_order_acq_rel)) return false;
   const int end = descriptors::highest.load(std::memory_order_relaxed);
   for (int fd = 0; fd <= end; ++fd) {
     if (!is(fd)) continue;
@@ -132,12 +114,13 @@ bool tell(AgentOptions::Untold which, const Endpoint& remote) noexcept {
       others = true;
     }
   }
+  if (others) some.store(true, std::memory_order_relaxed);
   return others;
 }
 
 void closed(Socket& socket) noexcept {
   EarlyUse early;
-  if (settle(socket, early)) {
+  if (socket.use.settle(early)) {
     runtime::count_early(*socket.rule, early);
   } else {
     const MutexLock until_it_is_a_stream(becoming);
@@ -152,14 +135,15 @@ void before_number_goes(int fd) noexcept {
 
 bool close(int fd, int& result) noexcept {
   if (!is(fd) || !runtime::owns_memory()) return false;
-  const SocketRef socket = descriptors::find_as_it_is(fd);
+  SocketRef socket = descriptors::find_as_it_is(fd);
   EarlyUse early;
-  if (!socket.is(Kind::kFresh) || !socket->waiters.empty() || !settle(*socket.get(), early)) {
+  if (!socket.is(Kind::kFresh) || !socket->waiters.empty() || !socket->use.settle(early)) {
     return false;
   }
-  descriptors::forget(fd, socket);
-  socket->waiters.wake(POLLIN);  // somebody came just now
-  runtime::count_early(*socket->rule, early);
+  const policy::Settings& rule = *socket->rule;
+  socket = descriptors::forget_fresh(fd, std::move(socket));
+  if (socket) socket->waiters.wake(POLLIN);  // somebody came just now
+  runtime::count_early(rule, early);
   result = static_cast<int>(sys::call(SYS_close, fd));
   return true;
 }

@@ -359,10 +359,13 @@ RR_NOINLINE ssize_t go_the_short_way(int fd, Buffer* buf, size_t n, Socket* sock
   } call{fd, buf, n};
   keep_in_memory(call);
   if (((flags & ~plain_flags) | ... | 0) == 0 && !cancellation::may_be_cancelled()) {
+    // Who is neither finds out below: it may become another meanwhile.
+    if (hardly_ever(socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kFresh)) {
+      return go_the_fresh_way<fresh_way, long_way>(call.fd, call.buf, call.n, flags...);
+    }
     const ssize_t result =
         cancellation::brief<transfer_at_once<transfer, Buffer>>(fd, socket, buf, n);
     if (!hardly_ever(result <= 0)) return result;
-    if (fresh::is(call.fd)) return go_the_fresh_way<fresh_way, long_way>(call.fd, call.buf, call.n, flags...);
   }
   return go_the_long_way<long_way>(call.fd, call.buf, call.n, flags...);
 }

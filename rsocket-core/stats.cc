@@ -233,13 +233,24 @@ void Segment::count_closed(const StreamSlot& slot) noexcept {
   unlock();
 }
 
-void Segment::count_early(std::uint8_t rule_index, const EarlyUse& early) noexcept {
-  RuleSlot& rule = rules_[rule_index];
-  header_->streams_opened.fetch_add(1, std::memory_order_relaxed);
-  rule.opened.fetch_add(1, std::memory_order_relaxed);
-  if (early.count == 0) return;
+// With the lock held.
+void Segment::one_more_opened(RuleSlot& rule) noexcept {
+  add_alone(header_->streams_opened, 1);
+  add_alone(rule.opened, 1);
+}
+
+void Segment::note_opened(std::uint8_t rule_index) noexcept {
   const signals::Later not_now;
   lock();
+  one_more_opened(rules_[rule_index]);
+  unlock();
+}
+
+void Segment::count_early(std::uint8_t rule_index, const EarlyUse& early) noexcept {
+  RuleSlot& rule = rules_[rule_index];
+  const signals::Later not_now;
+  lock();
+  one_more_opened(rule);
   std::atomic<std::uint64_t>& closings = header_->closings;
   const std::uint64_t before = closings.load(std::memory_order_relaxed);
   closings.store(before + 1, std::memory_order_relaxed);

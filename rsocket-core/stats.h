@@ -181,6 +181,8 @@ class Segment {
   }
   // The counters of a stream that found no slot, when it ends.
   void count_closed(const StreamSlot& slot) noexcept;
+  // A stream of that rule has begun.
+  void note_opened(std::uint8_t rule_index) noexcept;
   // A connection of that rule has begun and ended, and was never a stream.
   void count_early(std::uint8_t rule_index, const EarlyUse& early) noexcept;
   // Where the rule of this name is counted: made if need be, the last one for all when there are
@@ -216,6 +218,7 @@ class Segment {
   }
 
  private:
+  void one_more_opened(RuleSlot& rule) noexcept;
   Segment() noexcept = default;
 
   void lock() noexcept;

@@ -27,7 +27,6 @@ Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int 
       nonblocking_(nonblocking) {
   if (segment_ != nullptr) {
     slot_ = segment_->acquire();
-    segment_->header().streams_opened.fetch_add(1, std::memory_order_relaxed);
     if (slot_ == nullptr) segment_->header().unlisted.fetch_add(1, std::memory_order_relaxed);
   }
   if (slot_ == nullptr) {
@@ -38,7 +37,7 @@ Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int 
   }
   if (segment_ != nullptr) {
     rule_index_ = segment_->rule_index(config_.rule);
-    segment_->rule(rule_index_).opened.fetch_add(1, std::memory_order_relaxed);
+    segment_->note_opened(rule_index_);
   }
   for (unsigned i = 0; i < early.count; ++i) {
     count_early(early.calls[i].sent, early.calls[i].bytes);
