@@ -218,11 +218,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
                         ShortReceive* receive = nullptr) noexcept;
   // Whether it would.
   bool may_spin(short events) const noexcept;
-  // The same, but for whether that has paid lately.
-  bool could_spin(short events) const noexcept {
-    return state() == State::kOnChannel && config_.spin_ns != 0 &&
-           (events & (POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM)) != 0;
-  }
   // One look of somebody who polls and knows a plan's `arrivals` and `shutdowns`: whether there are
   // more, or something that is to be attended to first, or, where that is awaited, room.
   Spin::Look look_at_channel(std::uint64_t arrivals, bool room_awaited,

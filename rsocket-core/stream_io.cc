@@ -382,7 +382,7 @@ ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
   std::int64_t deadline = 0;
   bool polled = false;
   if (may_sleep && count_iov == 1 && (flags & kRecvMore) == 0 && short_enough(total) &&
-      could_spin(POLLIN)) {
+      may_spin(POLLIN)) {
     polled = true;
     deadline = io_deadline(false);
     ShortReceive receive{iov->iov_base, total};

@@ -18,7 +18,7 @@ constexpr short kReadBits = POLLIN | POLLRDNORM;
 constexpr short kWriteBits = POLLOUT | POLLWRNORM;
 constexpr short kAlwaysBits = POLLERR | POLLHUP;
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
-// Who polls for bytes looks for what else there may be each so many looks.
+// Who polls a queue pair for bytes looks for what else there may be each so many looks.
 constexpr unsigned kLooksPerLookAround = 8;
 constexpr std::int64_t kLookAgainNs = 200'000;  // where nobody can wake us
 constexpr std::int64_t kRefillPauseNs = 300'000'000;  // longer than TCP waits before it sends again
@@ -312,14 +312,15 @@ void Stream::after_sleep(const Waiter* taker) noexcept {
 }
 
 bool Stream::may_spin(short events) const noexcept {
-  return could_spin(events) && spin_.pays(messages_received());
+  return state() == State::kOnChannel && (events & (kReadBits | kWriteBits)) != 0 &&
+         config_.spin_ns != 0 && spin_.pays(messages_received());
 }
 
 bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
                               std::optional<std::uint64_t> known_shutdowns,
                               ShortReceive* receive) noexcept {
   using Look = Spin::Look;
-  if (!could_spin(events)) return false;
+  if (!may_spin(events)) return false;
   std::int64_t longest_ns = config_.spin_ns;
   if (deadline_ns != kForever) {
     longest_ns = std::clamp<std::int64_t>(deadline_ns - sys::now_ns(), 0, longest_ns);
@@ -330,14 +331,21 @@ bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
       [&]() noexcept {
         if (signals::came_since_begin()) return Look::kInterrupted;
         const bool was_free = rx_mutex_.lock_and_tell();
-        // What comes is bytes, nearly always.
-        bool moved = receive != nullptr && (receive->taken = take_short(receive->to, receive->n)) > 0;
-        if (!moved && (receive == nullptr || ++looks % kLooksPerLookAround == 0)) {
+        // What comes is bytes, nearly always. But a look at shared memory may take the line from a peer
+        // that is about to write it: there a closer look, which is later, finds them sooner.
+        const bool all = receive == nullptr || channel_ == nullptr || channel_->is_shm() ||
+                         ++looks % kLooksPerLookAround == 0;
+        bool moved = false;
+        if (all) {
           if (channel_ != nullptr) channel_->progress();
           if (!known_shutdowns) known_shutdowns = shutdowns();
           moved = channel_ready(events) != 0 || shutdowns() != *known_shutdowns;
+        }
+        if (receive != nullptr) {
+          if (moved || !all) receive->taken = take_short(receive->to, receive->n);
           // Who has not asked before finds these out here.
-          if (receive != nullptr) moved |= shut_rd_ || error_.load(std::memory_order_relaxed) != 0;
+          moved |= receive->taken > 0 ||
+                   (all && (shut_rd_ || error_.load(std::memory_order_relaxed) != 0));
         }
         const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0 && was_free;
         return moved ? Look::kReady : awaited ? Look::kInterrupted : Look::kNothing;
