@@ -225,8 +225,8 @@ SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept;
 void add_number(int fd, const SocketRef& socket) noexcept;
 // Takes `fd` out, the only number of it.
 void forget(int fd, const SocketRef& socket) noexcept;
-// The same, of one that is kFresh and stays so, with the caller's reference. What is returned is held by
-// others yet.
+// The same, of one that is kFresh and stays so, with the caller's reference. Nothing is returned where that was
+// the last one.
 SocketRef forget_fresh(int fd, SocketRef socket) noexcept;
 // Takes `fd` out. `last` says whether no other number names the socket; else `other` is one.
 SocketRef take(int fd, bool& last, int& other) noexcept;

@@ -23,7 +23,8 @@ constexpr std::uint64_t kMostUses = EarlyUse::kMostCalls + 1;
 constexpr std::uint64_t kNotGiven = std::numeric_limits<std::uint64_t>::max();
 
 Mutex becoming;
-// Whether any has begun since tell() has looked last, or has been left then.
+// Whether any has begun since tell() has looked last, or has been left then. Set behind the entry, taken
+// back before the look, so that none is missed.
 std::atomic<bool> some{false};
 
 // Not one whose connections are not expected to be short.
@@ -58,6 +59,7 @@ bool begin(int fd, StreamRole role, const Endpoint& remote, const policy::Settin
   if (agent == nullptr || !agent->may_tell_later() || !lets_begin(rule)) return false;
   const auto limit =
       static_cast<unsigned>(std::min(rule.promote_after.messages.value_or(kNotGiven), kMostUses));
+  const signals::Later no_handler_leaves_between;
   const SocketRef socket =
       descriptors::insert_fresh(fd, role, remote, rule, limit, nonblocking, forks);
   if (!socket) return false;
@@ -97,7 +99,8 @@ bool become_stream(int fd, const SocketRef& socket) noexcept {
 bool tell(AgentOptions::Untold which, const Endpoint& remote) noexcept {
   using Untold = AgentOptions::Untold;
   bool others = false;
-  if (!some.exchange(false, std::memory_order_acq_rel)) return false;
+  // Who wants all of them relies on it, also beside another look.
+  if (!some.exchange(false, std::memory_order_acq_rel) && which != Untold::kAll) return false;
   const int end = descriptors::highest.load(std::memory_order_relaxed);
   for (int fd = 0; fd <= end; ++fd) {
     if (!is(fd)) continue;
@@ -114,7 +117,7 @@ bool tell(AgentOptions::Untold which, const Endpoint& remote) noexcept {
       others = true;
     }
   }
-  if (others) some.store(true, std::memory_order_relaxed);
+  if (others) some.exchange(true, std::memory_order_acq_rel);
   return others;
 }
 
@@ -148,7 +151,10 @@ bool close(int fd, int& result) noexcept {
   return true;
 }
 
-void after_fork_child() noexcept { becoming.reset_after_fork(); }
+void after_fork_child() noexcept {
+  becoming.reset_after_fork();
+  some.store(true, std::memory_order_relaxed);  // a thread that is not here may have been about to
+}
 
 namespace {
 

@@ -359,7 +359,7 @@ RR_NOINLINE ssize_t go_the_short_way(int fd, Buffer* buf, size_t n, Socket* sock
   } call{fd, buf, n};
   keep_in_memory(call);
   if (((flags & ~plain_flags) | ... | 0) == 0 && !cancellation::may_be_cancelled()) {
-    // Who is neither finds out below: it may become another meanwhile.
+    // Else it is looked at again when it is held.
     if (hardly_ever(socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kFresh)) {
       return go_the_fresh_way<fresh_way, long_way>(call.fd, call.buf, call.n, flags...);
     }

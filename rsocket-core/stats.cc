@@ -251,6 +251,10 @@ void Segment::count_early(std::uint8_t rule_index, const EarlyUse& early) noexce
   const signals::Later not_now;
   lock();
   one_more_opened(rule);
+  if (early.count == 0) {
+    unlock();
+    return;
+  }
   std::atomic<std::uint64_t>& closings = header_->closings;
   const std::uint64_t before = closings.load(std::memory_order_relaxed);
   closings.store(before + 1, std::memory_order_relaxed);
