@@ -90,6 +90,43 @@ TEST(Stream, AReceiveThatPollsTakesWhatComesMeanwhileOnceAndCountsItOnce) {
   EXPECT_EQ(p.b->messages_on_channel(), 2U);
 }
 
+// Where a channel is not shared memory, most looks are for bytes only.
+TEST(Stream, WhoPollsAQueuePairForBytesSeesWhateverElseHappens) {
+  // What a receive says that polls when it does.
+  const auto said_when = [](const auto& it_happens) {
+    StreamPair p;
+    let_b_poll(p, false);
+    p.start();
+    auto [ca, cb] = make_shm_pair(p.ring_bytes);
+    p.a->channel_up(std::make_unique<FaultChannel>(std::move(ca), std::vector<Fault>()), p.b_nonce);
+    p.b->channel_up(std::make_unique<FaultChannel>(std::move(cb), std::vector<Fault>()), p.a_nonce);
+    EXPECT_TRUE(p.pump_until(
+        [&] { return p.a->state() == kOnChannel && p.b->state() == kOnChannel; }));
+    std::string said;
+    std::atomic<bool> done{false};
+    std::thread receiver([&] {
+      said = recv_text(*p.b, 10);
+      done = true;
+    });
+    // It polls for much longer than this.
+    const std::int64_t soon = sys::now_ns() + 20'000'000;
+    while (sys::now_ns() < soon) std::this_thread::yield();
+    const std::int64_t began = sys::now_ns();
+    it_happens(p);
+    // Not the receiver's agent, for which it would let go and look closely.
+    while (!done) {
+      p.a->service();
+      poll(nullptr, 0, 1);
+    }
+    EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+    receiver.join();
+    return said;
+  };
+  EXPECT_EQ("hello", said_when([](StreamPair& p) { send_text(*p.a, "hello"); }));
+  EXPECT_EQ("", said_when([](StreamPair& p) { p.a->shutdown(SHUT_WR); })) << "the peer's end";
+  EXPECT_EQ("", said_when([](StreamPair& p) { p.b->shutdown(SHUT_RD); })) << "its own";
+}
+
 TEST(Stream, WhoPollsLearnsOfAnEndThatTheAgentHasTakenIn) {
   StreamPair p;
   make_b_poll(p);
