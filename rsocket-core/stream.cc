@@ -145,12 +145,12 @@ bool Stream::close_by_program(bool busy) noexcept {
     if (state() == State::kSwitching && !token_sent_) give_up(Reason::kClosing);
     if (channel_ != nullptr) channel_->progress();
     const bool on_kernel = channel_ == nullptr && !gave_up_ && kernel_takes_bytes();
-    if (peer_closed_ && state() == State::kOnChannel) follows_ = true;
-    close_now = on_kernel || state() == State::kReset || (peer_closed_ && !waits_to_follow());
+    if (peer_closed() && state() == State::kOnChannel) follows_ = true;
+    close_now = on_kernel || state() == State::kReset || (peer_closed() && !waits_to_follow());
     known_to_agent = known_to_agent_.load(std::memory_order_relaxed) || !close_now;
     if (known_to_agent) host_->unwatch(*this, fd());
     bool abort = false;
-    if (!close_now && !peer_closed_) {
+    if (!close_now && !peer_closed()) {
       linger option{};
       socklen_t length = sizeof option;
       if (resets_if_killed_) {
@@ -167,7 +167,7 @@ bool Stream::close_by_program(bool busy) noexcept {
       const bool unread = channel_ != nullptr && token_seen_ && !resume_seen_ &&
                           channel_->rx_head() != channel_->rx_consumed();
       // Where both directions have ended the kernel has nobody to send a reset to.
-      const bool both_ended = shut_wr_ && fin_at_ != kNoBoundary;
+      const bool both_ended = shut_wr() && fin_at_ != kNoBoundary;
       abort = !both_ended && (reset_wanted || unread || in_kernel > 0);
       if (!abort) discard_unread();
     }
@@ -177,7 +177,7 @@ bool Stream::close_by_program(bool busy) noexcept {
           [&] { return sys::fcntl(fd(), F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
       // Without a descriptor to linger on, the connection can only be cut, or closed at once where
       // the peer has left.
-      if (duplicate < 0 && !close_now) (peer_closed_ ? close_now : abort) = true;
+      if (duplicate < 0 && !close_now) (peer_closed() ? close_now : abort) = true;
     }
     if (abort) {
       // As the kernel does when a socket is closed with unread data or with SO_LINGER{1, 0}.
@@ -200,9 +200,9 @@ bool Stream::close_by_program(bool busy) noexcept {
     if (!close_now) {
       // A switch under way has its own time-out, and comes first.
       if (state() != State::kSwitching) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
-      if (peer_closed_) deadline_ns_ = follow_until_ns_;
-      if (!shut_wr_) {
-        shut_wr_ = true;
+      if (peer_closed()) deadline_ns_ = follow_until_ns_;
+      if (!shut_wr()) {
+        standing_.mark(Standing::kShutWr);
         pending_shut_wr_ = !kernel_takes_bytes();
         if (!pending_shut_wr_) sys::shutdown(fd(), SHUT_WR);
       }

@@ -34,6 +34,7 @@
 #include "rsocket-core/proof.h"
 #include "rsocket-core/reason.h"
 #include "rsocket-core/spin.h"
+#include "rsocket-core/standing.h"
 #include "rsocket-core/state.h"
 #include "rsocket-core/stats.h"
 #include "rsocket-core/waiter.h"
@@ -128,7 +129,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const FourTuple& tuple() const noexcept { return tuple_; }
   const StreamConfig& config() const noexcept { return config_; }
   int fd() const noexcept { return fd_.load(std::memory_order_relaxed); }
-  State state() const noexcept { return state_.load(std::memory_order_acquire); }
+  State state() const noexcept { return standing_.state(); }
   Reason reason() const noexcept { return reason_.load(std::memory_order_relaxed); }
   Reason peer_reason() const noexcept {
     return reason_from_wire(slot_->peer_reason.load(std::memory_order_relaxed));
@@ -443,6 +444,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void stall_begins() noexcept RR_REQUIRES(tx_mutex_);
   void stall_ends() noexcept RR_REQUIRES(tx_mutex_);
 
+  bool peer_closed() const noexcept { return standing_.is(Standing::kPeerClosed); }
+  bool shut_wr() const noexcept { return standing_.is(Standing::kShutWr); }
+
   enum class Source : std::uint8_t { kTcp, kTcpUpToBoundary, kRing, kNothing };
   Source source() const noexcept RR_REQUIRES(rx_mutex_);
   // Whether the program may have what is in the ring, also after a reset: not from a peer that has not
@@ -560,14 +564,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // written: under both locks, but for atomics, and read under either.
   alignas(kLineBytes) stats::StreamSlot* slot_ = nullptr;  // own_slot_ when the segment is full or missing
   std::unique_ptr<Channel> channel_;
-  std::atomic<State> state_{State::kOnTcp};
+  Standing standing_;  // kStalled: under tx_mutex_
   std::atomic<bool> kernel_only_{false};
   bool shut_rd_ = false;
-  bool peer_closed_ = false;   // TCP ended after an orderly FIN
-  bool peer_closing_ = false;  // its FIN said that this will come
-  bool shut_wr_ = false;       // program asked for it: no more sends
-  bool stalled_ RR_GUARDED_BY(tx_mutex_) = false;  // a send waits for room
-  std::atomic<int> error_{0};  // to be reported once, by whichever call comes first
   std::uint64_t fin_at_ = kNoBoundary;  // ring offset where the peer's direction ended
   std::uint64_t channel_generation_ = 0;
   std::atomic<std::uint64_t> shutdowns_{0};  // calls, and resets

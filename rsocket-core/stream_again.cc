@@ -203,7 +203,7 @@ void Stream::keep_on_tcp(Reason reason) noexcept {
     start_when_back_ = peer_keeps_ = false;
     promotion_asked_.store(true, std::memory_order_relaxed);
     // Whose peer has closed stays where it is: nobody would answer, and what it sent is here.
-    if (!peer_closed_) leave_or_give_up(reason);
+    if (!peer_closed()) leave_or_give_up(reason);
     if (state() == State::kOnTcp && !pinned_) reason_ = reason;
   }
   publish_state();

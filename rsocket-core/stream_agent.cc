@@ -29,7 +29,7 @@ void Stream::send_fin() noexcept {
   channel_->flush();
   if (channel_->send_control(m)) {
     fin_sent_ = true;
-    follows_ = fin_at_ != kNoBoundary && peer_closing_;
+    follows_ = fin_at_ != kNoBoundary && standing_.is(Standing::kPeerClosing);
     pending_shut_wr_ = false;
   }
 }
@@ -41,13 +41,13 @@ bool Stream::all_arrived() const noexcept {
 
 // The peer has closed; everything that it sent is here.
 void Stream::peer_left() noexcept {
-  if (peer_closed_) return;
-  peer_closed_ = true;
-  if (!shut_wr_ && channel_->outlives_peer() && !channel_->all_consumed()) {
+  if (peer_closed()) return;
+  standing_.mark(Standing::kPeerClosed);
+  if (!shut_wr() && channel_->outlives_peer() && !channel_->all_consumed()) {
     // What we sent came after its close. The kernel would have had a reset for it.
     sent_after_peer_closed_ = true;
     shutdowns_.fetch_add(1, std::memory_order_relaxed);
-    error_.store(EPIPE, std::memory_order_relaxed);
+    standing_.set_error(EPIPE);
   }
   wake_all();
 }
@@ -76,7 +76,8 @@ bool Stream::waits_to_follow() noexcept {
 bool Stream::waits_to_be_read() noexcept {
   return !channel_->failed() && !channel_->all_consumed() &&
          channel_->rx_head() == channel_->rx_consumed() &&
-         !(fin_at_ != kNoBoundary && peer_closing_) && sys::now_ns() < deadline_ns_;
+         !(fin_at_ != kNoBoundary && standing_.is(Standing::kPeerClosing)) &&
+         sys::now_ns() < deadline_ns_;
 }
 
 // The program has closed; are all its bytes where they can do without this process?
@@ -92,11 +93,11 @@ void Stream::finish_linger() noexcept {
     case State::kOnChannel:
       if (pending_shut_wr_) send_fin();
       channel_->flush();
-      done = (peer_closed_ || (fin_sent_ && channel_->tx_posted() == channel_->tx_head() &&
+      done = (peer_closed() || (fin_sent_ && channel_->tx_posted() == channel_->tx_head() &&
                                channel_->delivered() && !waits_to_be_read())) &&
              !waits_to_follow();
       // Before the channel is closed: by that the peer would know, too.
-      if (done && !peer_closed_ && !closed_in_use_) sys::shutdown(fd(), SHUT_WR);
+      if (done && !peer_closed() && !closed_in_use_) sys::shutdown(fd(), SHUT_WR);
       break;
     case State::kReset:
       done = true;
@@ -153,7 +154,7 @@ void Stream::service_locked() noexcept {
   answer_switch();
   if (boundary_ != kNoBoundary) scan_frames();
   if (channel_ != nullptr && channel_->failed() &&
-      (state() == State::kSwitching || state() == State::kOnChannel) && !peer_closed_) {
+      (state() == State::kSwitching || state() == State::kOnChannel) && !peer_closed()) {
     // An orderly end closes the channel too: then the end of the TCP connection follows.
     if (all_arrived() && channel_->failure() == Reason::kPeerGone) {
       peer_left();
@@ -171,7 +172,7 @@ void Stream::leave_closed(Reason reason) noexcept {
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
-    if (state() != State::kOnChannel || !app_closed_ || peer_closed_) return;
+    if (state() != State::kOnChannel || !app_closed_ || peer_closed()) return;
     channel_->progress();
     if (!channel_->all_consumed()) leave(reason);
   }
@@ -197,8 +198,8 @@ StreamInterest Stream::interest() noexcept {
       want.channel = true;
       break;
     case State::kOnChannel:
-      want.tcp_in = !peer_closed_ || follow_until_ns_ != 0;
-      want.channel = !peer_closed_ && (app_closed_ || pending_shut_wr_ ||
+      want.tcp_in = !peer_closed() || follow_until_ns_ != 0;
+      want.channel = !peer_closed() && (app_closed_ || pending_shut_wr_ ||
                                        channel_->tx_posted() != channel_->tx_head());
       break;
     case State::kResuming:
@@ -262,7 +263,7 @@ bool Stream::leave_idle() noexcept {
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
-    if (state() != State::kOnChannel || peer_closed_) return false;
+    if (state() != State::kOnChannel || peer_closed()) return false;
     leave(Reason::kIdle);
   }
   host_->attend(*this);

@@ -24,7 +24,7 @@ bool Stream::nonblocking() const noexcept {
 bool Stream::shareable() noexcept {
   return state() == State::kOnTcp && !pinned_ && !gave_up_ && boundary_ == kNoBoundary &&
          kernel_takes_bytes() && !app_closed_ && !shut_rd_ &&
-         error_.load(std::memory_order_relaxed) == 0 &&
+         standing_.error() == 0 &&
          in_epoll_sets_.load(std::memory_order_relaxed) == 0;
 }
 

@@ -203,7 +203,7 @@ void Stream::frame_resume(const ResumeFrame& frame) noexcept {
 // of the program's has been written there since.
 void Stream::answer_resume() noexcept {
   // The end of our output, where we froze, says it too.
-  if (!frozen_ || wrote_since_freeze_ || resume_sent_ || (shut_wr_ && !pending_shut_wr_)) return;
+  if (!frozen_ || wrote_since_freeze_ || resume_sent_ || (shut_wr() && !pending_shut_wr_)) return;
   std::uint8_t frame[kResumeBytes];
   encode_resume(peer_nonce_, ResumeFrame{0, reason(), false, 0}, frame);
   resume_sent_ = true;
@@ -268,7 +268,7 @@ void Stream::tcp_ended(int error) noexcept {
   if (state() == State::kOnChannel && fin_at_ != kNoBoundary && !all_arrived()) {
     channel_->fail(Reason::kPeerGone);  // takes in whatever there is
   }
-  if (state() == State::kOnChannel && all_arrived() && (error == 0 || shut_wr_)) {
+  if (state() == State::kOnChannel && all_arrived() && (error == 0 || shut_wr())) {
     peer_left();  // orderly: what is in the ring is still the program's
     return;
   }
@@ -278,7 +278,7 @@ void Stream::tcp_ended(int error) noexcept {
     verified_ = 0;
     gave_up_ = false;
     if (error != 0) {
-      error_.store(error, std::memory_order_relaxed);
+      standing_.set_error(error);
       shutdowns_.fetch_add(1, std::memory_order_relaxed);
     }
     settle_kernel_only();
@@ -316,8 +316,8 @@ void Stream::break_connection(int error, Reason reason) noexcept {
   step(StreamEvent::kBroken, reason);
   tx_ = Tx::kDead;
   // The kernel's word for a reset where the peer's end of file had come already.
-  const bool ended = all_arrived() && !shut_wr_;
-  error_.store(ended && error == ECONNRESET ? EPIPE : error, std::memory_order_relaxed);
+  const bool ended = all_arrived() && !shut_wr();
+  standing_.set_error(ended && error == ECONNRESET ? EPIPE : error);
   kernel_only_.store(false, std::memory_order_release);
   shutdowns_.fetch_add(1, std::memory_order_relaxed);  // an edge, also for who is late to see the error
   deadline_ns_ = kForever;
@@ -375,7 +375,7 @@ void Stream::leave(Reason reason) noexcept {
   }
   reset_if_killed(true);
   // No frame shall stand behind bytes that somebody else may read.
-  const std::uint32_t given_back = peer_closed_ ? 0 : take_back();
+  const std::uint32_t given_back = peer_closed() ? 0 : take_back();
   if (state() == State::kReset) return;
   owed_ += given_back;
   if (given_back > 0) skip_verified();

@@ -119,7 +119,7 @@ void Stream::guest_left(bool sent, std::size_t bytes) noexcept {
 
 void Stream::stall_begins() noexcept {
   stats::Counters::add(slot_->counts.stalls, 1);
-  if (std::exchange(stalled_, true)) return;
+  if (standing_.mark(Standing::kStalled)) return;
   slot_->stalled_since_ns.store(sys::now_ns(), std::memory_order_relaxed);
 }
 
@@ -129,7 +129,7 @@ void Stream::stall_ends() noexcept {
   slot_->counts.waits.add(stats::wait_units(waited));
   stats::Counters::add(slot_->counts.waited_ns, waited);
   slot_->stalled_since_ns.store(0, std::memory_order_relaxed);
-  stalled_ = false;
+  standing_.unmark(Standing::kStalled);
 }
 
 void Stream::note_use(std::size_t messages, std::size_t bytes) noexcept {
@@ -151,15 +151,14 @@ void Stream::note_use(std::size_t messages, std::size_t bytes) noexcept {
 
 // An error is told once, by a call that has nothing else to tell: not where `done` bytes are through.
 int Stream::tell_error(std::size_t done) noexcept {
-  if (error_.load(std::memory_order_relaxed) == 0) return 0;
-  return done > 0 ? error_.load(std::memory_order_relaxed)
-                  : error_.exchange(0, std::memory_order_relaxed);
+  if (standing_.error() == 0) return 0;
+  return done > 0 ? standing_.error() : standing_.take_error();
 }
 
 Stream::IoResult Stream::kernel_refused(std::size_t done) noexcept {
   if (errno == EAGAIN) return {Step::kWouldBlock, 0, 0};
   // The kernel has told it, and forgotten it; but for EPIPE, which it will say again.
-  if (done > 0 && errno != EPIPE) error_.store(errno, std::memory_order_relaxed);
+  if (done > 0 && errno != EPIPE) standing_.set_error(errno);
   return {Step::kError, 0, errno};
 }
 
@@ -197,7 +196,7 @@ ssize_t Stream::send_long(const iovec* iov, int count_iov, int flags, Sleep slee
           stats::Counters::add(slot_->counts.traffic.tx_messages[by_channel], 1);
         }
         if (done + r.bytes >= total) count_size(true, total);
-        if (stalled_) stall_ends();
+        if (standing_.is(Standing::kStalled)) stall_ends();
       }
     }
     if (r.step == Step::kDone) {
@@ -245,7 +244,7 @@ ssize_t Stream::send_long(const iovec* iov, int count_iov, int flags, Sleep slee
 Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t skip,
                                   int flags) noexcept {
   if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};
-  if (shut_wr_) {
+  if (shut_wr()) {
     // A reset is told first.
     const int error = tx_ == Tx::kTcp ? pending_error(fd()) : 0;
     return {Step::kError, 0, error != 0 ? error : EPIPE};
@@ -279,14 +278,14 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
         if (channel_->control_pending()) return {Step::kService, 0, 0};
       }
       // It may wait for this program to read before its connection ends: finish_linger().
-      if (peer_closed_ || (peer_closing_ && fin_at_ != kNoBoundary)) {
+      if (peer_closed() || (standing_.is(Standing::kPeerClosing) && fin_at_ != kNoBoundary)) {
         // As the kernel has it: the first send after the peer's close is taken, its reset makes
         // the next one fail.
         if (sent_after_peer_closed_) return {Step::kError, 0, EPIPE};
         if (total_bytes(iov, count_iov) == skip) return {Step::kDone, 0, 0};
         sent_after_peer_closed_ = true;
         shutdowns_.fetch_add(1, std::memory_order_relaxed);
-        error_.store(EPIPE, std::memory_order_relaxed);
+        standing_.set_error(EPIPE);
         waiters_.wake(POLLIN | POLLOUT);
         return {Step::kDone, total_bytes(iov, count_iov) - skip, 0};
       }
@@ -532,7 +531,7 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
     if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};
     return {shut_rd_ ? Step::kDone : Step::kWouldBlock, 0, 0};
   }
-  if (n == 0 && error_.load(std::memory_order_relaxed) != 0 &&
+  if (n == 0 && standing_.error() != 0 &&
       (total_bytes(iov, count_iov) > skip || unread_on_tcp() == 0)) {
     // A reset that scan_frames() took from the kernel, behind all that had arrived.
     return {Step::kError, 0, tell_error(skip)};
@@ -583,7 +582,7 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
     const bool ended =
         believed && fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_;
     // In the kernel's order: the peer's end, a reset, our own shutdown.
-    if (ended || peer_closed_) return {Step::kDone, 0, 0};
+    if (ended || peer_closed()) return {Step::kDone, 0, 0};
     if (const int error = tell_error(skip); error != 0) return {Step::kError, 0, error};
     if (shut_rd_ || state() == State::kReset) return {Step::kDone, 0, 0};
     if (channel_->failed()) return {is_over() ? Step::kDone : Step::kService, 0, 0};

@@ -49,7 +49,7 @@ class Arrivals {
 // Whether what has arrived is all that ever will, or there is an error to be told of.
 bool Stream::nothing_follows() noexcept {
   MutexLock rx(rx_mutex_);
-  if (shut_rd_ || peer_closed_ || is_over() || error_.load(std::memory_order_relaxed) != 0) {
+  if (shut_rd_ || peer_closed() || is_over() || standing_.error() != 0) {
     return true;
   }
   if (source() != Source::kTcp) return all_arrived();

@@ -141,10 +141,10 @@ short Stream::channel_ready(short events) noexcept {
   Channel* channel = channel_.get();
   if (channel == nullptr) return events;
   short ready = 0;
-  if (channel->rx_head() != channel->rx_consumed() || all_arrived() || peer_closed_) {
+  if (channel->rx_head() != channel->rx_consumed() || all_arrived() || peer_closed()) {
     ready |= kReadBits;
   }
-  if (has_room(*channel) || peer_closed_) ready |= kWriteBits;
+  if (has_room(*channel) || peer_closed()) ready |= kWriteBits;
   if (state() != State::kOnChannel || channel->control_pending() || channel->failed()) {
     ready = events;
   }
@@ -154,9 +154,8 @@ short Stream::channel_ready(short events) noexcept {
 // What is planned for nearly each message of a stream that is on its channel. False: nothing is known.
 // As in stream_short.h, the state says most of what plan_poll() asks one by one.
 bool Stream::plan_on_channel(short events, Arm arm, PollPlan& plan) noexcept {
-  if (state_.load(std::memory_order_relaxed) != State::kOnChannel || verified_ != 0 ||
-      (shut_rd_ | shut_wr_ | peer_closed_) || fin_at_ != kNoBoundary ||
-      error_.load(std::memory_order_relaxed) != 0) {
+  if (!standing_.is_only(State::kOnChannel, Standing::kStalled) || verified_ != 0 || shut_rd_ ||
+      fin_at_ != kNoBoundary) {
     return false;
   }
   Channel& channel = *channel_;
@@ -175,7 +174,7 @@ bool Stream::plan_on_channel(short events, Arm arm, PollPlan& plan) noexcept {
 // looks here.
 bool Stream::plan_plainly(short events, Arm arm, PollPlan& plan) noexcept {
   touch();
-  if (state_.load(std::memory_order_relaxed) != State::kOnChannel) return false;
+  if (!standing_.is(State::kOnChannel)) return false;
   if ((events & kWriteBits) == 0) {
     MutexLock rx(rx_mutex_);
     return plan_on_channel(events, arm, plan);
@@ -215,7 +214,7 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
       const bool closed = state() == State::kClosed && channel_ != nullptr && channel_->failed();
       if (state() == State::kReset || closed) {
         ready = kReadBits | kWriteBits | POLLRDHUP | POLLHUP;
-        if (error_.load(std::memory_order_relaxed) != 0) ready |= POLLERR;
+        if (standing_.error() != 0) ready |= POLLERR;
         plan.ready = ready & static_cast<short>(events | kAlwaysBits);
         return plan;
       }
@@ -239,28 +238,28 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
         plan.arrivals = channel_->rx_head();
       }
       if (reading_ring && plan.arrivals != channel_->rx_consumed()) ready |= kReadBits;
-      if (reading_ring || ring_follows) peer_ended = fin_at_ != kNoBoundary || peer_closed_;
+      if (reading_ring || ring_follows) peer_ended = fin_at_ != kNoBoundary || peer_closed();
       if (shut_rd_ && !(reading_kernel && kernel_shut_rd_)) peer_ended = true;
       plan.ended = peer_ended;
       if (peer_ended) {
         ready |= POLLRDHUP;
-        if (shut_rd_ || peer_closed_ || reading_kernel || channel_->rx_head() == fin_at_) {
+        if (shut_rd_ || peer_closed() || reading_kernel || channel_->rx_head() == fin_at_) {
           ready |= kReadBits;
         }
       }
       if (writing_ring) {
-        if (shut_wr_ || peer_closed_ || has_room(*channel_)) ready |= kWriteBits;
-      } else if (!writing_kernel && (shut_wr_ || tx_ == Tx::kDead)) {
+        if (shut_wr() || peer_closed() || has_room(*channel_)) ready |= kWriteBits;
+      } else if (!writing_kernel && (shut_wr() || tx_ == Tx::kDead)) {
         ready |= kWriteBits;
       } else if (!writing_kernel) {
         plan.frozen = true;
       }
-      if (peer_ended && shut_wr_) ready |= POLLHUP;
+      if (peer_ended && shut_wr()) ready |= POLLHUP;
       if (sent_after_peer_closed_) ready |= POLLHUP;
-      if (error_.load(std::memory_order_relaxed) != 0) ready |= POLLERR;
+      if (standing_.error() != 0) ready |= POLLERR;
       plan.ready = ready & static_cast<short>(events | kAlwaysBits);
       // After an orderly end the channel has failed for good, and nothing more comes from it.
-      const bool over = use_channel && peer_closed_ && channel_->failed();
+      const bool over = use_channel && peer_closed() && channel_->failed();
       if (use_channel && (channel_->control_pending() || (channel_->failed() && !over))) {
         service_first = true;
       } else if (!service_first && use_channel && !over &&
@@ -345,7 +344,7 @@ bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
           if (moved || !all) receive->taken = take_short(receive->to, receive->n);
           // Who has not asked before finds these out here.
           moved |= receive->taken > 0 ||
-                   (all && (shut_rd_ || error_.load(std::memory_order_relaxed) != 0));
+                   (all && (shut_rd_ || standing_.error() != 0));
         }
         const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0 && was_free;
         return moved ? Look::kReady : awaited ? Look::kInterrupted : Look::kNothing;
@@ -520,7 +519,7 @@ bool Stream::pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken) noex
     if (waiter.wake_fd >= 0) waiters_.add(waiter);
     const bool kernels = kernel_only_.load();
     const bool settled =
-        (kernels && has_come_again(refill)) || state() == State::kReset || error_.load() != 0;
+        (kernels && has_come_again(refill)) || state() == State::kReset || standing_.error() != 0;
     const std::int64_t now = sys::now_ns();
     const bool late = now >= deadline;
     bool ends = settled || late;

@@ -25,7 +25,7 @@ int Stream::shutdown(int how) noexcept {
     MutexLock rx(rx_mutex_);
     const bool write = how != SHUT_RD;
     const bool read = how != SHUT_WR;
-    const bool both_ended = shut_wr_ && (fin_at_ != kNoBoundary || peer_closed_);
+    const bool both_ended = shut_wr() && (fin_at_ != kNoBoundary || peer_closed());
     if (state() == State::kReset || both_ended || sent_after_peer_closed_) {
       shutdowns_.fetch_add(1, std::memory_order_relaxed);  // the kernel wakes all the same
       waiters_.wake(POLLIN | POLLOUT);
@@ -37,14 +37,14 @@ int Stream::shutdown(int how) noexcept {
     if (kernel_takes_bytes() && source() == Source::kTcp) {
       result = sys::shutdown(fd(), how);
       if (result != 0) return result;
-      if (write) shut_wr_ = true;
+      if (write) standing_.mark(Standing::kShutWr);
       if (read) shut_rd_ = kernel_shut_rd_ = true;
     } else {
       // On TCP the kernel tells all who wait; also of a shutdown that changes nothing.
       shutdowns_.fetch_add(1, std::memory_order_relaxed);
       if (read) shut_rd_ = true;
-      if (write && !shut_wr_) {
-        shut_wr_ = true;
+      if (write && !shut_wr()) {
+        standing_.mark(Standing::kShutWr);
         if (kernel_takes_bytes()) {
           result = sys::shutdown(fd(), SHUT_WR);
         } else {
@@ -60,7 +60,7 @@ int Stream::shutdown(int how) noexcept {
 }
 
 int Stream::take_error() noexcept {
-  const int own = error_.exchange(0, std::memory_order_relaxed);
+  const int own = standing_.take_error();
   if (own != 0) return own;
   int value = 0;
   socklen_t length = sizeof value;

@@ -22,9 +22,7 @@ inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2His
 [[gnu::always_inline]] inline ssize_t Stream::send_short(const void* from, std::size_t n) noexcept {
   if (n - 1 >= kCommitBytes || !tx_mutex_.try_lock_within()) return -1;
   bool sent = false;
-  if (state_.load(std::memory_order_relaxed) == State::kOnChannel &&
-      !(peer_closed_ | peer_closing_ | shut_wr_ | stalled_) &&
-      error_.load(std::memory_order_relaxed) == 0) {
+  if (standing_.is_only(State::kOnChannel)) {
     sent = hardly_ever(!channel_->is_shm()) ? channel_->put(from, n)
                                             : static_cast<ShmChannel&>(*channel_).put(from, n);
   }
@@ -41,7 +39,7 @@ inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2His
 
 [[gnu::always_inline]] inline std::size_t Stream::take_short(void* to, std::size_t n) noexcept {
   // The token that was seen is read when everything before it was: what comes next is in the ring.
-  if (state_.load(std::memory_order_relaxed) != State::kOnChannel || verified_ != 0) return 0;
+  if (!standing_.is(State::kOnChannel) || verified_ != 0) return 0;
   const std::size_t taken = hardly_ever(!channel_->is_shm())
                                 ? channel_->take(to, n)
                                 : static_cast<ShmChannel&>(*channel_).take(to, n);
@@ -59,7 +57,9 @@ inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2His
   if (!short_enough(n) || !rx_mutex_.try_lock_within()) return -1;
   const std::size_t taken = take_short(to, n);
   rx_mutex_.unlock_within();
-  return taken > 0 ? static_cast<ssize_t>(taken) : -1;
+  if (taken == 0) return -1;
+  if (taken > n) __builtin_unreachable();  // so that no caller asks whether it is negative
+  return static_cast<ssize_t>(taken);
 }
 
 }  // namespace ringroad

@@ -24,11 +24,11 @@ void Stream::step(StreamEvent event, Reason reason) noexcept {
 #endif
     to = State::kReset;
     tx_ = Tx::kDead;
-    error_.store(ECONNRESET, std::memory_order_relaxed);
+    standing_.set_error(ECONNRESET);
   }
   const auto moves = [](State s) { return s == State::kSwitching || s == State::kResuming; };
   if (moves(from) != moves(to)) switches_.fetch_add(moves(to) ? 1 : -1, std::memory_order_relaxed);
-  state_.store(to, std::memory_order_release);
+  standing_.move(from, to);
   // A send that is still inside must not wait for the carrier to change: it will not.
   if (to == State::kClosed && tx_ != Tx::kChannel && !kernel_takes_bytes()) tx_ = Tx::kDead;
   if (reason != Reason::kNone || to == State::kOnChannel) reason_ = reason;
@@ -40,7 +40,7 @@ void Stream::step(StreamEvent event, Reason reason) noexcept {
 void Stream::settle_kernel_only() noexcept {
   const bool kernel = state() == State::kOnTcp && pinned_ && channel_ == nullptr &&
                       boundary_ == kNoBoundary && kernel_takes_bytes() &&
-                      error_.load(std::memory_order_relaxed) == 0;  // the kernel has forgotten it
+                      standing_.error() == 0;  // the kernel has forgotten it
   if (kernel && shut_rd_ && !kernel_shut_rd_) {
     sys::shutdown(fd(), SHUT_RD);
     kernel_shut_rd_ = true;
@@ -57,7 +57,7 @@ bool Stream::kernel_counted_the_same() const noexcept {
 Reason Stream::may_promote() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
-  if (app_closed_ || shut_wr_ || shut_rd_) return Reason::kClosing;
+  if (app_closed_ || shut_wr() || shut_rd_) return Reason::kClosing;
   if (guests_.load(std::memory_order_acquire) != 0) return Reason::kBusy;
   if (pinned_) return reason() == Reason::kPending ? Reason::kPolicy : reason();
   if (kept() != Reason::kNone) return kept();
@@ -141,7 +141,7 @@ void Stream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer_nonc
     if (state() != State::kConnecting) return;  // cancelled meanwhile; the peer sees it go
     peer_nonce_ = peer_nonce;
     Reason why_not = Reason::kNone;
-    if (app_closed_ || shut_wr_ || shut_rd_) why_not = Reason::kClosing;
+    if (app_closed_ || shut_wr() || shut_rd_) why_not = Reason::kClosing;
     if (pinned_) why_not = reason();
     if (kept() != Reason::kNone) why_not = kept();
     // Nothing is between the locks and the kernel now, so this count holds until the switch.
@@ -236,7 +236,9 @@ void Stream::on_control(const ControlMessage& m) noexcept {
         channel_->fail(Reason::kBadRequest);
       } else {
         fin_at_ = m.value;
-        peer_closing_ = m.reason == static_cast<std::uint8_t>(Reason::kClosing);
+        if (m.reason == static_cast<std::uint8_t>(Reason::kClosing)) {
+          standing_.mark(Standing::kPeerClosing);
+        }
         // Who read the last bytes before knowing that has told the peer of it when it must; now the
         // rest is told. Both hold this lock, so that one of them knows of the other.
         channel_->progress();

@@ -1,5 +1,6 @@
 #include "rsocket-core/verbs/queue_pair.h"
 
+#include <cassert>
 #include <cerrno>
 #include <new>
 #include <utility>
@@ -130,8 +131,9 @@ std::uint64_t QueuePair::pinned_bytes() const noexcept {
 }
 
 bool QueuePair::post_receives(std::uint32_t first, std::uint32_t n) noexcept {
+  assert(first + n <= kPostedReceives);
   if (n == 0) return true;
-  ibv_recv_wr& last = receives_[(first + n - 1) % kPostedReceives];
+  ibv_recv_wr& last = receives_[first + n - 1];
   ibv_recv_wr* const behind = std::exchange(last.next, nullptr);
   ibv_recv_wr* bad = nullptr;
   const bool posted = ibv_post_recv(qp_, &receives_[first], &bad) == 0;

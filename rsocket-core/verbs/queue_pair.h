@@ -35,8 +35,9 @@ namespace ringroad {
 // the peer's program but not by its device yet.
 inline constexpr std::uint32_t kSendSlots = 128;
 static_assert(kSendSlots >= kPostedReceives + kPostedReceives / 2);
-// Every so many sends one asks for a completion.
-inline constexpr std::uint32_t kSignalEvery = 16;
+// Every so many sends one asks for a completion; of fewer behind it nobody knows whether they are complete.
+inline constexpr std::uint32_t kSignalEvery = 32;
+static_assert(kSendSlots >= kPostedReceives + kSignalEvery);
 // Asked for; what the device grants is read back. Holds a 64-byte message and any control message.
 inline constexpr std::uint32_t kWantedInline = 64;
 
@@ -92,8 +93,8 @@ class QueuePair {
   std::uint32_t max_inline() const noexcept { return max_inline_; }
   std::uint64_t pinned_bytes() const noexcept;
 
-  // Posts the receives of `n` slots from `first` on, around the end, in one call. False when the
-  // device refuses. REQUIRES: n <= kPostedReceives.
+  // Posts the receives of `n` slots from `first` on in one call. False when the device refuses.
+  // REQUIRES: first + n <= kPostedReceives.
   bool post_receives(std::uint32_t first, std::uint32_t n) noexcept;
   // Moves the queue pair to its error state: what is posted completes in error, which wakes
   // whoever waits for a completion. Any thread.

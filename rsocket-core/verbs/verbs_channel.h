@@ -148,9 +148,9 @@ class VerbsChannel final : public Channel {
   [[gnu::noinline]] void repost() noexcept RR_REQUIRES(receive_mutex_);
   [[gnu::always_inline]] bool take_in(const ibv_wc& completion) noexcept
       RR_REQUIRES(receive_mutex_);
-  [[gnu::noinline]] bool take_counts(std::uint32_t immediate) noexcept RR_REQUIRES(receive_mutex_)
+  [[gnu::noinline]] bool take_counts(__be32 immediate) noexcept RR_REQUIRES(receive_mutex_)
       RR_EXCLUDES(send_mutex_);
-  [[gnu::always_inline]] bool take_data(std::uint32_t bytes, std::uint32_t immediate,
+  [[gnu::always_inline]] bool take_data(std::uint32_t bytes, __be32 immediate,
                                         std::uint64_t consumed) noexcept
       RR_REQUIRES(receive_mutex_);
   [[gnu::noinline]] bool take_message(const ControlMessage& message) noexcept
@@ -198,7 +198,7 @@ class VerbsChannel final : public Channel {
   // batch, or the slots are at their end, the next is a multiple of kRepostBatch.
   std::uint32_t next_slot_ RR_GUARDED_BY(receive_mutex_) = 0;
   std::uint32_t unposted_slot_ RR_GUARDED_BY(receive_mutex_) = 0;
-  // The last immediate, of which counts are known since; none, if a control message has told more.
+  // The last immediate, as it came, of which counts are known since; none, if a control message has told more.
   static constexpr std::uint64_t kNoImmediate = ~std::uint64_t{0};
   std::uint64_t last_immediate_ RR_GUARDED_BY(receive_mutex_) = kNoImmediate;
 

@@ -42,9 +42,9 @@ inline bool is_message(const ibv_wc& completion) noexcept {
 }  // namespace
 
 // What the peer tells of its end, where it is not what it told with the message before.
-bool VerbsChannel::take_counts(std::uint32_t immediate) noexcept {
+bool VerbsChannel::take_counts(__be32 immediate) noexcept {
   FlowCounts counts;
-  if (!decode_immediate(immediate, shift_, window_.acked_count(), window_.outstanding(),
+  if (!decode_immediate(be32toh(immediate), shift_, window_.acked_count(), window_.outstanding(),
                         tx_consumed(), tx_posted(), counts)) {
     return false;
   }
@@ -59,10 +59,10 @@ bool VerbsChannel::take_counts(std::uint32_t immediate) noexcept {
 }
 
 // `consumed` is rx_consumed(), or what it was lately.
-inline bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate,
+inline bool VerbsChannel::take_data(std::uint32_t bytes, __be32 immediate,
                                     std::uint64_t consumed) noexcept {
   const std::uint64_t head = rx_head_.load(std::memory_order_relaxed);
-  if (bytes == 0 || bytes > ring_bytes() - (head - consumed)) return false;
+  if (std::uint64_t{bytes} - 1 >= ring_bytes() - (head - consumed)) return false;
   // Of a peer that only sends each says what is known.
   if (immediate != last_immediate_ && !take_counts(immediate)) return false;
   rx_head_.store(head + bytes, kRelease);
@@ -72,7 +72,7 @@ inline bool VerbsChannel::take_data(std::uint32_t bytes, std::uint32_t immediate
 inline bool VerbsChannel::take_in(const ibv_wc& completion) noexcept {
   switch (completion.opcode) {
     case IBV_WC_RECV_RDMA_WITH_IMM:
-      return take_data(completion.byte_len, be32toh(completion.imm_data), rx_consumed());
+      return take_data(completion.byte_len, completion.imm_data, rx_consumed());
     case IBV_WC_RECV:
       return completion.byte_len == sizeof(ControlMessage) &&
              (completion.wc_flags & IBV_WC_WITH_IMM) == 0 &&
@@ -92,7 +92,7 @@ inline void VerbsChannel::slot_used(std::uint32_t used) noexcept {
 inline bool VerbsChannel::take_one(const ibv_wc& first, int n, std::uint64_t consumed) noexcept {
   const std::uint32_t slot = next_slot_;
   if (n != 1 || requested_failure_.load(kAcquire) != Reason::kNone || !is_message(first) ||
-      first.wr_id != slot || !take_data(first.byte_len, be32toh(first.imm_data), consumed)) {
+      first.wr_id != slot || !take_data(first.byte_len, first.imm_data, consumed)) {
     return false;
   }
   slot_used(slot);
