@@ -17,6 +17,7 @@
 #include "preload/cancellation.h"
 #include "preload/epolls.h"
 #include "preload/fresh.h"
+#include "preload/lent_memory.h"
 #include "preload/log.h"
 #include "preload/policy_file.h"
 #include "preload/real.h"
@@ -346,7 +347,11 @@ Agent* agent() noexcept {
   return existing_agent();
 }
 
-bool owns_memory() noexcept { return sys::getpid() == owner; }
+bool owns_memory() noexcept {
+  // Where nobody has borrowed it, who has it and is no copy is its owner.
+  const bool lent = rr_memory_was_lent.load(std::memory_order_relaxed);
+  return (!lent && shares_memory()) || sys::getpid() == owner;
+}
 
 bool shares_memory() noexcept { return same_memory != nullptr && same_memory->load() == 1; }
 

@@ -47,7 +47,8 @@ unsigned forks() noexcept;
 // promote_after and wait. False if it is not connected (yet).
 bool established(int fd, const SocketRef& socket) noexcept;
 
-// True in the process that made the agent; false in a vfork child, which shares our memory.
+// True in the process that made the agent; false in a vfork child, which shares our memory, and in a
+// copy that nobody has prepared. No system call unless the memory has ever been lent (lent_memory.h).
 bool owns_memory() noexcept;
 // True in both.
 bool shares_memory() noexcept;

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "preload/cancellation.h"
+#include "preload/lent_memory.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
@@ -264,6 +265,10 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
         runtime::use_the_kernel_only();
       }
       break;
+    case SYS_clone:
+    case SYS_clone3:
+      rr_memory_was_lent.store(true, std::memory_order_relaxed);
+      break;
     case SYS_exit_group:
       runtime::leave(Reason::kExit);
       break;
@@ -289,6 +294,7 @@ constexpr long kOthers[] = {
     SYS_epoll_ctl,  SYS_epoll_pwait, SYS_epoll_pwait2, SYS_pselect6, SYS_ppoll,
     SYS_io_submit,  SYS_pidfd_getfd, SYS_execve,       SYS_execveat, SYS_prctl,
     SYS_seccomp,    SYS_setsockopt,  SYS_exit_group,   SYS_socket,
+    SYS_clone,      SYS_clone3,
 #ifdef SYS_accept
     SYS_accept,
 #endif

@@ -1,10 +1,13 @@
 // A library that uses sockets in its constructor, before the preloaded one has had its turn.
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -26,6 +29,15 @@ __attribute__((constructor(101))) void talk_to_oneself() {
   const int in = accept(listener, nullptr, nullptr);
   char buffer[8] = {};
   good = good && send(out, "early", 5, MSG_NOSIGNAL) == 5 && recv(in, buffer, 8, 0) == 5;
+  const pid_t child = vfork();
+  if (child == 0) _exit(in >= 0 && close(in) == 0 ? 7 : 8);
+  int status = 0;
+  good = good && waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 7;
+  alignas(16) static char stack[64 * 1024];
+  const pid_t by_clone = clone([](void* number) { return close(*static_cast<int*>(number)) + 9; },
+                               stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD,
+                               const_cast<int*>(&in));
+  good = good && waitpid(by_clone, &status, 0) == by_clone && WEXITSTATUS(status) == 9;
   pollfd entry{in, POLLIN, 0};
   good = good && poll(&entry, 1, 0) == 0;
   good = good && close(out) == 0 && recv(in, buffer, 8, 0) == 0 && close(in) == 0 &&

@@ -1,12 +1,15 @@
 // Children: helpers that only inherit, and servers that take the connection over.
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <netinet/in.h>
 #include <spawn.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -130,6 +133,52 @@ SCENARIO(a_vfork_child_closes_its_copy, kStaysOnChannel) {
     wait_for(a, child);
   });
   exchange(a, fd, "after");
+}
+
+// The memory is the parent's, the numbers are not.
+SCENARIO(children_with_our_memory_close_their_copies, kStaysOnChannel) {
+  const int fd = a.stream();
+  exchange(a, fd, "before");
+  a.both([&] {
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      ::close(fd);
+      ::_exit(1);
+    }
+    wait_for(a, child);
+  });
+  exchange(a, fd, "after vfork");
+  a.both([&] {
+    alignas(16) static char stack[64 * 1024];
+    const auto close_it = [](void* number) { return ::close(*static_cast<int*>(number)) + 2; };
+    int number = fd;
+    wait_for(a, ::clone(close_it, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &number));
+  });
+  exchange(a, fd, "after clone");
+  exchange(a, fd, "and on");
+}
+
+// No handler of pthread_atfork(3) runs: the memory is a copy that nobody knows of.
+SCENARIO(children_by_number_close_their_copies, kStaysOnChannel) {
+  const int fd = a.stream();
+  exchange(a, fd, "before");
+  const auto close_in = [&](pid_t child) {
+    if (child == 0) {
+      ::close(fd);
+      ::syscall(SYS_exit_group, 3);
+    }
+    wait_for(a, child);
+  };
+  a.both([&] { close_in(::_Fork()); });
+  exchange(a, fd, "after _Fork");
+  a.both([&] { close_in(static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))); });
+  exchange(a, fd, "after clone");
+  a.both([&] {
+    clone_args arguments{};
+    arguments.exit_signal = SIGCHLD;
+    close_in(static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments)));
+  });
+  exchange(a, fd, "after clone3");
 }
 
 SCENARIO(a_child_exits_beside_a_stream, kComesBack) {

@@ -72,6 +72,19 @@ TEST_F(FreshConnectionTest, OneThatAskedOnceIsCountedWhenItIsOver) {
   EXPECT_EQ(report.rules[0].traffic.tcp.rx_bytes, 8 * kConnections);
 }
 
+TEST_F(FreshConnectionTest, AChildThatHasTheParentsMemoryClosesACopyOnly) {
+  Program program({RINGROAD_SCENARIOS, "children_with_our_memory_close_their_copies"}, preloaded());
+  ASSERT_TRUE(program.wait_for("== end\n", kTimeoutMs)) << program.out() << program.err();
+  const cli::Snapshot snapshot = cli::read_segments(segments_);
+  ASSERT_EQ(snapshot.processes.size(), 2U);
+  for (const cli::ProcessReport& process : snapshot.processes) {
+    const cli::CarrierTraffic sent = process.totals();
+    EXPECT_EQ(process.streams_opened, 1U);
+    EXPECT_EQ(sent.tcp.tx_messages + sent.channel.tx_messages, 4U) << "or it was given up meanwhile";
+  }
+  EXPECT_EQ(program.finish(kTimeoutMs), 0);
+}
+
 TEST_F(FreshConnectionTest, AnIdleOneIsListedAfterAWhileWithWhatItDid) {
   Program server({RINGROAD_ECHO, "serve"}, preloaded());
   ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
