@@ -106,6 +106,9 @@ const std::vector<Bench> kBenches = {
           "bytes of a ping-pong's messages;\n"
           "default: 1,64,512,4096,16384,65536"},
          {"--connections", "N", "what many connections are; default: 16"},
+         {"--apart", nullptr,
+          "each end has half of this host's processors for itself, so that\n"
+          "the scheduler does not put both on one in some of the rounds"},
          {"--carriers", "LIST",
           "of tcp,rdma,shm,rsockets,smc,rdma-polls,rdma-sleeps,shm-polls,\n"
           "shm-sleeps,unix and perftest's write,send,events;\n"

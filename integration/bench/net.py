@@ -53,6 +53,9 @@ HEADINGS = {
     "connections": f"connect, ask and be answered {SMALL} bytes, close; one after the other",
     "promotions": f"connect and be promoted, ask and be answered {SMALL} bytes, close; one after the other"}
 
+APART = ("Each end had half of the processors for itself (--apart): in no figure is what it saves where the "
+         "scheduler puts both on one.")
+
 
 class Net(run.Bench):
     name = "net"
@@ -91,6 +94,7 @@ class Net(run.Bench):
         parser.add_argument("--measures", type=run.one_or_more(tuple(MEASURES)))
         parser.add_argument("--sizes", type=run.numbers)
         parser.add_argument("--connections", type=run.positive, default=MANY)
+        parser.add_argument("--apart", action="store_true")
 
     @staticmethod
     def complete(options):
@@ -101,8 +105,10 @@ class Net(run.Bench):
 
     def settings(self):
         options = self.options
+        if options.apart and not self.place.one_host:
+            raise hosts.HostError("--apart: the ends are on two hosts, and so they are apart")
         return {"measures": options.measures, "sizes": options.sizes,
-                "connections": options.connections,
+                "connections": options.connections, **({"apart": True} if options.apart else {}),
                 "ringroad": self.place.server.host.call("bench.probe:ringroad_build",
                                                         self.place.server.ringroad)}
 
@@ -158,6 +164,9 @@ class Net(run.Bench):
             words = f"{figures['per_s']:9.0f}/s"
         return words + f"  {figures['packets']:.2f} packets an operation"
 
+    def remarks(self, figures):
+        return ([APART] if self.options.apart else []) + super().remarks(figures)
+
     # ---- one carrier's server, and its cells
 
     def open(self, block, carrier):
@@ -170,7 +179,7 @@ class Net(run.Bench):
         address = f"unix:{server.host.work}/{port}" if carrier.name == "unix" else \
             f"[{server.address}]:{port}" if ":" in server.address else f"{server.address}:{port}"
         process = server.host.make(
-            "bench.net_ends:Server", [self._load(server), "serve", address], "listening",
+            "bench.net_ends:Server", [*self._load(server, "server"), "serve", address], "listening",
             self._environment(carrier, "server", port, block["measure"]),
             f"{server.host.work}/{carrier.name}-server.log", carrier.ours)
         opened = Opened(process, address, port)
@@ -205,7 +214,7 @@ class Net(run.Bench):
     def _client(self, opened, carrier, measure, connections):
         end = self.place.client
         return Client(end.host.make(
-            "bench.net_ends:Client", self._load(end), opened.address, connections,
+            "bench.net_ends:Client", self._load(end, "client"), opened.address, connections,
             self._environment(carrier, "client", opened.port, measure),
             f"{end.host.work}/{carrier.name}-client.log", end.ringroad), opened)
 
@@ -215,12 +224,14 @@ class Net(run.Bench):
         keys = {"promote_after": 100} if measure == "connections" else at_once
         return carrier.environment(self.place, role, [port], **(keys if carrier.via else {}))
 
-    def _load(self, end):
+    def _load(self, end, role):
+        """The words that start it."""
         program = end.host.call("bench.net_ends:program", end.ringroad)
         if not program:
             raise run.CellError(f"{end.host.name}: there is no ringroad-net-load with "
                                 f"{end.ringroad}")
-        return program
+        place = end.host.call("bench.net_ends:on_half_of_it", role) if self.options.apart else []
+        return [*place, program]
 
     # ---- perftest
 

@@ -29,6 +29,17 @@ def facts(role, address):
     return probe.facts(role, address)
 
 
+def on_half_of_it(role):
+    """The words that start a program on this role's half of the host's processors; ProcessError
+    where there is but one."""
+    numbers = sorted(os.sched_getaffinity(0))
+    middle = len(numbers) // 2
+    if middle == 0:
+        raise processes.ProcessError("--apart: there is one processor for two ends")
+    own = numbers[:middle] if role == "server" else numbers[middle:]
+    return ["taskset", "--cpu-list", ",".join(map(str, own))]
+
+
 def busy():
     """Seconds that the processors have been at work, and that they could have been."""
     return {"busy_s": procstat.machine_busy_s(), "processors_s": time.monotonic() * os.cpu_count()}
@@ -61,7 +72,7 @@ class Server:
 
 class Client:
     def __init__(self, load, address, connections, environment, log, command):
-        self._child = processes.Talker([load, "ask", address, connections], log, environment)
+        self._child = processes.Talker([*load, "ask", address, connections], log, environment)
         self._tool = ringroad.Ringroad(command=command) if command else None
         self._answers = False
 

@@ -1,8 +1,12 @@
 """What `ringroad bench net` makes of what its programs tell, and what it does not believe."""
 
+import os
+from types import SimpleNamespace
+
 import pytest
 
-from bench import carriers, net, report, targets
+from bench import carriers, hosts, net, net_ends, report, targets
+from lib import processes
 
 TOLD = {"run": "pingpong block 64 1000", "connections": 1, "operations": 1000, "seconds": 0.01,
         "operations_per_s": 100000.0, "bytes_per_s": 6.4e6,
@@ -62,13 +66,39 @@ def test_short_connections_stay_on_tcp_but_ringroad_is_there():
 
 
 class Options:
-    measures, sizes, connections = list(net.MEASURES), [64, 4096], 16
+    measures, sizes, connections, apart = list(net.MEASURES), [64, 4096], 16, False
 
 
 def rows_of(name):
     bench = net.Net(None, Options, print)
     return [(*key.values(),) for block in bench.blocks() for row in bench.cells()
             for key in [{**block, **row}] if bench.applies(carriers.of(name), key)]
+
+
+def test_ends_that_are_apart_share_no_processor(monkeypatch):
+    monkeypatch.setattr(net_ends.os, "sched_getaffinity", lambda _: {7, 2, 3})
+    server, client = ({*net_ends.on_half_of_it(role)[-1].split(",")} for role in ("server", "client"))
+    assert server and client and server | client == {"2", "3", "7"} and not server & client
+    monkeypatch.setattr(net_ends.os, "sched_getaffinity", lambda _: {4})
+    with pytest.raises(processes.ProcessError, match="one processor"):
+        net_ends.on_half_of_it("client")
+
+
+def test_a_program_that_is_put_apart_stays_there(tmp_path):
+    child = processes.Child([*net_ends.on_half_of_it("server"), "sleep", 60], tmp_path / "log")
+    processes.wait_until(lambda: os.readlink(f"/proc/{child.pid}/exe").endswith("sleep"), 10, "sleep", child)
+    there = os.sched_getaffinity(child.pid)
+    child.abandon()
+    assert there and there < os.sched_getaffinity(0)
+
+
+def test_ends_on_two_hosts_are_apart_anyway():
+    class Apart(Options):
+        apart = True
+    two = SimpleNamespace(one_host=False)
+
+    with pytest.raises(hosts.HostError, match="two hosts"):
+        net.Net(two, Apart, print).settings()
 
 
 def test_each_row_is_one_that_a_carrier_can_have():
