@@ -92,7 +92,7 @@ void raise_highest(int fd) noexcept {
 std::atomic<bool> Change::under_way_{false};
 std::atomic<unsigned> Change::count_{0};
 
-Change::Change() noexcept RR_NO_THREAD_SAFETY_ANALYSIS : taken_(runtime::owns_memory()) {
+Change::Change() noexcept RR_NO_THREAD_SAFETY_ANALYSIS : taken_(runtime::owns_numbers()) {
   if (!taken_) return;
   change_mutex.lock();
   under_way_.store(true, std::memory_order_relaxed);

@@ -137,7 +137,7 @@ void before_number_goes(int fd) noexcept {
 }
 
 bool close(int fd, int& result) noexcept {
-  if (!is(fd) || !runtime::owns_memory()) return false;
+  if (!is(fd) || !runtime::owns_numbers()) return false;
   SocketRef socket = descriptors::find_as_it_is(fd);
   EarlyUse early;
   if (!socket.is(Kind::kFresh) || !socket->waiters.empty() || !socket->use.settle(early)) {

@@ -54,7 +54,7 @@ Mutex establish_mutex;
 Mutex inherit_mutex;
 // 1 in the process whose memory this is and in its vfork children, 0 in a copy of it that no handler
 // of fork(2) has seen: the page is wiped there (MADV_WIPEONFORK, madvise(2)).
-std::atomic<int>* same_memory = nullptr;
+std::atomic<std::atomic<int>*> same_memory{nullptr};
 char program[64] = "unknown";
 // The rule that was found last for either role, and what is the same for whoever it is found for.
 struct Found {
@@ -184,14 +184,20 @@ bool reload_policy(int watch_fd) noexcept {
 
 void claim_memory() noexcept {
   owner = sys::getpid();
-  if (same_memory != nullptr) same_memory->store(1);
+  if (std::atomic<int>* same = same_memory.load()) same->store(1);
 }
 
 void make_wiped_page() noexcept {
   constexpr std::size_t kBytes = 4096;
   void* page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return;
-  if (madvise(page, kBytes, MADV_WIPEONFORK) == 0) same_memory = new (page) std::atomic<int>(0);
+  // Emulators may take any advice, and follow none.
+  constexpr int kNoAdvice = -1;
+  if (madvise(page, kBytes, kNoAdvice) == 0 || madvise(page, kBytes, MADV_WIPEONFORK) != 0) {
+    munmap(page, kBytes);
+    return;
+  }
+  same_memory.store(new (page) std::atomic<int>(0), std::memory_order_release);
 }
 
 void before_fork() noexcept {
@@ -347,13 +353,18 @@ Agent* agent() noexcept {
   return existing_agent();
 }
 
-bool owns_memory() noexcept {
-  // Where nobody has borrowed it, who has it and is no copy is its owner.
+bool owns_memory() noexcept { return sys::getpid() == owner; }
+
+bool owns_numbers() noexcept {
+  // Where nobody has borrowed the memory, who has it and is no copy is its owner.
   const bool lent = rr_memory_was_lent.load(std::memory_order_relaxed);
-  return (!lent && shares_memory()) || sys::getpid() == owner;
+  return (!lent && shares_memory()) || owns_memory();
 }
 
-bool shares_memory() noexcept { return same_memory != nullptr && same_memory->load() == 1; }
+bool shares_memory() noexcept {
+  const std::atomic<int>* same = same_memory.load(std::memory_order_acquire);
+  return same != nullptr && same->load() == 1;
+}
 
 const policy::Settings* rule_of(StreamRole role, const Endpoint& local,
                                 const Endpoint& remote) noexcept {

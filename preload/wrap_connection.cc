@@ -145,12 +145,12 @@ void check_closed(int fd) noexcept {
 }  // namespace
 
 SocketRef before_number_goes(int fd) noexcept {
-  return take_out(fd, false, runtime::owns_memory());
+  return take_out(fd, false, runtime::owns_numbers());
 }
 SocketRef before_number_goes(int fd, const descriptors::Change& change) noexcept {
   return take_out(fd, false, change.taken());
 }
-void number_is_gone(int fd) noexcept { take_out(fd, true, runtime::owns_memory()); }
+void number_is_gone(int fd) noexcept { take_out(fd, true, runtime::owns_numbers()); }
 
 }  // namespace ringroad::preload
 
@@ -257,7 +257,7 @@ RR_NOINLINE int stream_close(int fd) noexcept {
   }
   // Not libc's: from here on nobody can be cancelled with the number open.
   const int result = close_known(fd, [fd] { return static_cast<int>(sys::call(SYS_close, fd)); });
-  if (descriptors::managed(fd) && runtime::owns_memory()) check_closed(fd);
+  if (descriptors::managed(fd) && runtime::owns_numbers()) check_closed(fd);
   return result;
 }
 
@@ -269,10 +269,10 @@ RR_NOINLINE int refuse_to_close() noexcept {
   return -1;
 }
 RR_NOINLINE void note_close(int fd) noexcept {
-  if (runtime::owns_memory()) descriptors::note_epoll_end(fd);
+  if (runtime::owns_numbers()) descriptors::note_epoll_end(fd);
 }
 RR_NOINLINE int after_close(int fd, int result) noexcept {
-  if (runtime::owns_memory()) check_closed(fd);
+  if (runtime::owns_numbers()) check_closed(fd);
   return result;
 }
 
@@ -291,7 +291,7 @@ RR_NOINLINE int close_stretches(unsigned first, unsigned last, int flags) noexce
   // Daemons and sshd close everything: a look at a million numbers would take milliseconds.
   const int end =
       static_cast<int>(std::min<long>(static_cast<long>(last), descriptors::highest_known()));
-  const bool own = runtime::owns_memory();
+  const bool own = runtime::owns_numbers();
   // What is known here goes number by number. The rest may take its time (SO_LINGER) and holds
   // nobody up meanwhile.
   for (long number = first; number <= end; ++number) {

@@ -265,10 +265,6 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
         runtime::use_the_kernel_only();
       }
       break;
-    case SYS_clone:
-    case SYS_clone3:
-      rr_memory_was_lent.store(true, std::memory_order_relaxed);
-      break;
     case SYS_exit_group:
       runtime::leave(Reason::kExit);
       break;
@@ -279,7 +275,7 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
 }
 
 // Which calls go there at all: most are none of the library's business.
-enum class Look : std::uint8_t { kNever, kIfManaged, kAlways };
+enum class Look : std::uint8_t { kNever, kIfManaged, kAlways, kLendsMemory };
 
 // Their first argument is the only descriptor, and what they do to one that is not known here is
 // the kernel's affair.
@@ -294,7 +290,6 @@ constexpr long kOthers[] = {
     SYS_epoll_ctl,  SYS_epoll_pwait, SYS_epoll_pwait2, SYS_pselect6, SYS_ppoll,
     SYS_io_submit,  SYS_pidfd_getfd, SYS_execve,       SYS_execveat, SYS_prctl,
     SYS_seccomp,    SYS_setsockopt,  SYS_exit_group,   SYS_socket,
-    SYS_clone,      SYS_clone3,
 #ifdef SYS_accept
     SYS_accept,
 #endif
@@ -312,11 +307,21 @@ constexpr long kOthers[] = {
 #endif
 };
 constexpr std::size_t kNumbers = 512;
+constexpr long kLenders[] = {
+    SYS_clone,
+    SYS_clone3,
+#ifdef SYS_vfork
+    SYS_vfork,
+#endif
+};
 constexpr auto kLooks = [] {
   std::array<Look, kNumbers> looks{};
   for (const long number : kOfADescriptor)
     looks[static_cast<std::size_t>(number)] = Look::kIfManaged;
   for (const long number : kOthers) looks[static_cast<std::size_t>(number)] = Look::kAlways;
+  for (const long number : kLenders) {
+    looks[static_cast<std::size_t>(number)] = Look::kLendsMemory;
+  }
   return looks;
 }();
 
@@ -334,11 +339,14 @@ RR_NOINLINE long look_and_call(long number, long a, long b, long c, long d, long
 
 }  // namespace
 
+// No frame here while libc makes the call: a child that has this memory may return over it.
 long rr_syscall(long number, long a, long b, long c, long d, long e, long f) {
   const Look look = look_at(number);
-  if (look == Look::kAlways ||
-      (look == Look::kIfManaged && descriptors::managed(static_cast<int>(a)))) {
+  if (look == Look::kNever) return real().syscall(number, a, b, c, d, e, f);
+  if (look == Look::kIfManaged ? descriptors::managed(static_cast<int>(a))
+                               : look == Look::kAlways) {
     return look_and_call(number, a, b, c, d, e, f);
   }
+  if (look == Look::kLendsMemory) rr_memory_was_lent.store(true, std::memory_order_relaxed);
   return real().syscall(number, a, b, c, d, e, f);
 }

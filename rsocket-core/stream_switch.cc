@@ -238,6 +238,8 @@ void Stream::on_control(const ControlMessage& m) noexcept {
         fin_at_ = m.value;
         if (m.reason == static_cast<std::uint8_t>(Reason::kClosing)) {
           standing_.mark(Standing::kPeerClosing);
+        } else {
+          standing_.unmark(Standing::kPeerClosing);
         }
         // Who read the last bytes before knowing that has told the peer of it when it must; now the
         // rest is told. Both hold this lock, so that one of them knows of the other.

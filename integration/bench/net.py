@@ -174,6 +174,8 @@ class Net(run.Bench):
             self._idle_packets_per_s = meters.idle_packets_per_s(self.place)
         server = self.place.server
         if isinstance(carrier, carriers.RawVerbs):
+            if self.options.apart:
+                raise run.CellError("--apart: perftest's ends run anywhere")
             return Raw(*(self._gid(end) for end in (server, self.place.client)))
         port = server.host.call("lib.template:free_port")
         address = f"unix:{server.host.work}/{port}" if carrier.name == "unix" else \

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import carriers, hosts, net, net_ends, report, targets
+from bench import carriers, hosts, net, net_ends, report, run, targets
 from lib import processes
 
 TOLD = {"run": "pingpong block 64 1000", "connections": 1, "operations": 1000, "seconds": 0.01,
@@ -99,6 +99,16 @@ def test_ends_on_two_hosts_are_apart_anyway():
 
     with pytest.raises(hosts.HostError, match="two hosts"):
         net.Net(two, Apart, print).settings()
+
+
+def test_raw_verbs_whose_ends_run_anywhere_are_not_held_against_ends_that_are_apart():
+    class Apart(Options):
+        apart = True
+
+    bench = net.Net(SimpleNamespace(one_host=True, server=None), Apart, print)
+    bench._idle_packets_per_s = 0
+    with pytest.raises(run.CellError, match="perftest"):
+        bench.open({}, carriers.of("write"))
 
 
 def test_each_row_is_one_that_a_carrier_can_have():

@@ -16,6 +16,11 @@
 
 #include "tests/preload/actor.h"
 
+extern "C" {
+int name_clone(int (*function)(void*), void* stack, int flags, void* argument, ...) asm("__clone");
+pid_t name_vfork() asm("__vfork") __attribute__((returns_twice));
+}
+
 namespace ringroad::test {
 namespace {
 
@@ -146,13 +151,21 @@ SCENARIO(children_with_our_memory_close_their_copies, kStaysOnChannel) {
       ::_exit(1);
     }
     wait_for(a, child);
+    const pid_t other = name_vfork();
+    if (other == 0) {
+      ::close(fd);
+      ::_exit(1);
+    }
+    wait_for(a, other);
   });
   exchange(a, fd, "after vfork");
   a.both([&] {
     alignas(16) static char stack[64 * 1024];
     const auto close_it = [](void* number) { return ::close(*static_cast<int*>(number)) + 2; };
     int number = fd;
-    wait_for(a, ::clone(close_it, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &number));
+    char* const top = stack + sizeof stack;
+    wait_for(a, ::clone(close_it, top, CLONE_VM | CLONE_VFORK | SIGCHLD, &number));
+    wait_for(a, name_clone(close_it, top, CLONE_VM | CLONE_VFORK | SIGCHLD, &number));
   });
   exchange(a, fd, "after clone");
   exchange(a, fd, "and on");
