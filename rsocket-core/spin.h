@@ -44,13 +44,17 @@ class Spin {
 
   static constexpr unsigned kMaxScore = 16;
   static constexpr std::uint64_t kProbeEvery = 64;  // messages, where it has not paid
-  // So much costs no more than a sleep. Behind it the processor is offered to others, each time; half
-  // as often after each offer that nobody has taken, up to the longest, for it is a system call and
-  // the first of a poll is two.
+  // So much costs no more than a sleep. Behind it the processor is offered to others, each time; more
+  // seldom, up to the longest, where an offer that nobody takes is more than such a part of that.
   static constexpr std::int64_t kOfferEveryNs = 5'000;
   static constexpr std::int64_t kLongestOfferNs = 40'000;
+  static constexpr std::int64_t kOfferPart = 32;
   // Longer than an offer takes that nobody wants, shorter than two switches with an answer between.
   static constexpr std::int64_t kOfferTakenNs = 2'500;
+  // A poll of which so many offers were taken, and no answer came of it, is over, and says that much
+  // against polling: who gives way to others saves nobody a sleep.
+  static constexpr unsigned kTakenInVain = 2;
+  static constexpr unsigned kScoreOfTaken = 4;
   // Longer than an interrupt takes, shorter than what the scheduler gives to who does not sleep.
   // Where the kernel has counted no switch since the last such time, no thread of this host took
   // it, but a hypervisor.
@@ -82,6 +86,7 @@ class Spin {
     const std::int64_t end = now + longest_ns;
     std::int64_t offer = now + offer_every_ns_.load(std::memory_order_relaxed);
     bool offered = false;
+    unsigned taken = 0;
     do {
       const Look found = look();
       if (found == Look::kReady && score < kMaxScore) {
@@ -111,6 +116,13 @@ class Spin {
           pause(now);
           return look() == Look::kReady;
         }
+      } else if (offers && now - before > kOfferTakenNs && others_ran(host) &&
+                 ++taken == kTakenInVain) {
+        const Look at_last = look();
+        if (at_last == Look::kNothing) {
+          score_.store(score - std::min(score, kScoreOfTaken), std::memory_order_relaxed);
+        }
+        return at_last == Look::kReady;
       }
     } while (now < end);
     offer_soon();  // perhaps to who was to answer
@@ -119,11 +131,19 @@ class Spin {
   }
 
  private:
+  // Since that was last asked, or counted.
+  template <typename Host>
+  bool others_ran(Host&& host) noexcept {
+    const long switches = host.switches();
+    return switches_.exchange(switches, std::memory_order_relaxed) != switches;
+  }
+
   // How long until the one after an offer that has taken so long, in this poll and the next ones.
   std::int64_t next_offer(std::int64_t took) noexcept {
     if (took > kOfferTakenNs) return offer_soon();
     const std::int64_t every = offer_every_ns_.load(std::memory_order_relaxed);
-    const std::int64_t next = std::min(2 * every, kLongestOfferNs);
+    const std::int64_t enough = std::clamp(kOfferPart * took, kOfferEveryNs, kLongestOfferNs);
+    const std::int64_t next = std::min(2 * every, enough);  // a single one may take long by chance
     offer_every_ns_.store(next, std::memory_order_relaxed);
     return next;
   }

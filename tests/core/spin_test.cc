@@ -16,12 +16,13 @@ struct Host {
   void relax() { now += kLook; }
   void let_others_run() {
     ++offers;
-    now += kLook + others_ns;
+    now += offer_ns + others_ns;
     if (others_ns > 0) ++switched;
   }
   long switches() const { return switched; }
 
   std::int64_t now = 0;
+  std::int64_t offer_ns = kLook;
   std::int64_t others_ns = 0;
   int offers = 0;
   long switched = 0;
@@ -72,9 +73,23 @@ void answer_after(Spin& spin, std::int64_t ns, Host& host) {
   EXPECT_TRUE(spin.until([&] { return ready_if(host.now >= at); }, kPolls, 1, host));
 }
 
-TEST(SpinTest, OffersThatNobodyTakesBecomeRare) {
+TEST(SpinTest, CheapOffersAreMadeAgainAndAgain) {
   Spin spin;
   Host host;
+  for (int i = 0; i < 10; ++i) answer_after(spin, 32'000, host);
+  EXPECT_EQ(host.offers, 60);
+}
+
+// As a system call of an emulated processor is.
+Host with_dear_offers() {
+  Host host;
+  host.offer_ns = 1'300;
+  return host;
+}
+
+TEST(SpinTest, DearOffersThatNobodyTakesBecomeRare) {
+  Spin spin;
+  Host host = with_dear_offers();
   for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
   EXPECT_GT(host.offers, 0);
   host.offers = 0;
@@ -86,7 +101,7 @@ TEST(SpinTest, OffersThatNobodyTakesBecomeRare) {
 
 TEST(SpinTest, AnOfferThatIsTakenIsMadeAgainSoon) {
   Spin spin;
-  Host host;
+  Host host = with_dear_offers();
   for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
   host.offers = 0;
   host.others_ns = 3'000;
@@ -96,14 +111,45 @@ TEST(SpinTest, AnOfferThatIsTakenIsMadeAgainSoon) {
     const std::int64_t before = host.now;
     host.offers = 0;
     EXPECT_TRUE(spin.until([&] { return ready_if(host.offers > 0); }, kPolls, 1, host));
-    EXPECT_LE(host.now - before, Spin::kOfferEveryNs + host.others_ns + 2 * kLook);
+    EXPECT_LE(host.now - before, Spin::kOfferEveryNs + host.offer_ns + host.others_ns + 2 * kLook);
   }
+}
+
+TEST(SpinTest, WhoGivesWayToOthersInVainSleepsAndSoonPollsNoMore) {
+  Spin spin;
+  Host host;
+  host.others_ns = 3'000;
+  unsigned polls = 0;
+  for (; spin.pays(1, host); ++polls) {
+    host.offers = 0;
+    EXPECT_FALSE(spin.until(kNever, kPolls, 1, host));
+    EXPECT_EQ(host.offers, static_cast<int>(Spin::kTakenInVain));
+  }
+  EXPECT_EQ(polls, Spin::kMaxScore / 2 / Spin::kScoreOfTaken);
+}
+
+TEST(SpinTest, AnAnswerThatComesWhileOthersRunIsFound) {
+  Spin spin;
+  Host host;
+  host.others_ns = 3'000;
+  for (int i = 1; i <= 100; ++i) {
+    host.offers = 0;
+    EXPECT_TRUE(spin.until(
+        [&] { return ready_if(host.offers == static_cast<int>(Spin::kTakenInVain)); }, kPolls, 1, host));
+  }
+}
+
+TEST(SpinTest, OffersThatTakeLongWhereNobodyRanAreNotTaken) {
+  Spin spin;
+  Host host;
+  host.offer_ns = 3'000;  // by a hypervisor, or an interrupt
+  EXPECT_TRUE(spin.until([&] { return ready_if(host.offers == 5); }, kPolls, 1, host));
 }
 
 // Who was to answer may have waited for this processor.
 TEST(SpinTest, WhoPolledInVainOffersSoonAgain) {
   Spin spin;
-  Host host;
+  Host host = with_dear_offers();
   for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
   EXPECT_GT(polls_for(spin, kDefault, 1, host), 0);
   host.offers = 0;
@@ -126,6 +172,7 @@ TEST(SpinTest, WhereOffersAreRareAGapSaysNothingOfThreadsUntilTheyAreCounted) {
   };
   Spin spin;
   Disturbed host;
+  host.offer_ns = 1'300;
   for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
   host.switched = 7;  // at work
   host.gaps = 1;
