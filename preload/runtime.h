@@ -50,7 +50,7 @@ bool established(int fd, const SocketRef& socket) noexcept;
 // True in the process that made the agent; false in a vfork child, which shares our memory, and in a
 // copy that nobody has prepared.
 bool owns_memory() noexcept;
-// The same for who closes a number, without a system call unless the memory has ever been lent
+// The same for who changes what a number names, without a system call unless the memory has ever been lent
 // (lent_memory.h). Wrong in a child that borrows it unseen.
 bool owns_numbers() noexcept;
 // True in both.

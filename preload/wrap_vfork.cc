@@ -1,5 +1,6 @@
-// vfork(2) and clone(2), by both names that libc has for them: noticed, and left to libc. Both return twice, or on another stack, so no frame of ours may
-// be there meanwhile: they set a flag and jump, with all registers that hold arguments as they came.
+// vfork(2) and clone(2), by both names that libc has for them: noticed, and left to libc. They return twice, or
+// on another stack, so no frame of ours may be there meanwhile: each sets a flag and jumps, with all registers
+// that hold arguments as they came.
 #include "preload/lent_memory.h"
 #include "preload/real.h"
 

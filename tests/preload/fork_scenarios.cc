@@ -125,11 +125,14 @@ SCENARIO(a_child_closes_its_copy, kComesBack) {
   a.server([&] { a.recv(fd, 1); });
 }
 
-SCENARIO(a_vfork_child_closes_its_copy, kStaysOnChannel) {
+// Children that have our memory, and numbers of their own. Each in a process of its own, as the library remembers
+// the first; and at one end, as two ends that both take it for their own close go on over TCP.
+template <auto make>
+void a_borrower_closes_its_copy(Actor& a) {
   const int fd = a.stream();
   exchange(a, fd, "before");
-  a.both([&] {
-    const pid_t child = ::vfork();
+  a.client([&] {
+    const pid_t child = make();
     if (child == 0) {
       ::close(fd);
       ::close_range(3, ~0U, 0);
@@ -139,36 +142,28 @@ SCENARIO(a_vfork_child_closes_its_copy, kStaysOnChannel) {
   });
   exchange(a, fd, "after");
 }
+SCENARIO(a_vfork_child_closes_its_copy, kStaysOnChannel) { a_borrower_closes_its_copy<::vfork>(a); }
+SCENARIO(a_vfork_child_by_its_old_name_closes_its_copy, kStaysOnChannel) {
+  a_borrower_closes_its_copy<name_vfork>(a);
+}
 
-// The memory is the parent's, the numbers are not.
-SCENARIO(children_with_our_memory_close_their_copies, kStaysOnChannel) {
+template <auto make>
+void a_clone_closes_its_copy(Actor& a) {
   const int fd = a.stream();
   exchange(a, fd, "before");
-  a.both([&] {
-    const pid_t child = ::vfork();
-    if (child == 0) {
-      ::close(fd);
-      ::_exit(1);
-    }
-    wait_for(a, child);
-    const pid_t other = name_vfork();
-    if (other == 0) {
-      ::close(fd);
-      ::_exit(1);
-    }
-    wait_for(a, other);
-  });
-  exchange(a, fd, "after vfork");
-  a.both([&] {
+  a.client([&] {
     alignas(16) static char stack[64 * 1024];
-    const auto close_it = [](void* number) { return ::close(*static_cast<int*>(number)) + 2; };
     int number = fd;
-    char* const top = stack + sizeof stack;
-    wait_for(a, ::clone(close_it, top, CLONE_VM | CLONE_VFORK | SIGCHLD, &number));
-    wait_for(a, name_clone(close_it, top, CLONE_VM | CLONE_VFORK | SIGCHLD, &number));
+    wait_for(a, make([](void* its) { return ::close(*static_cast<int*>(its)) + 2; },
+                     stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &number));
   });
-  exchange(a, fd, "after clone");
-  exchange(a, fd, "and on");
+  exchange(a, fd, "after");
+}
+SCENARIO(a_clone_with_our_memory_closes_its_copy, kStaysOnChannel) {
+  a_clone_closes_its_copy<::clone>(a);
+}
+SCENARIO(a_clone_by_its_old_name_closes_its_copy, kStaysOnChannel) {
+  a_clone_closes_its_copy<name_clone>(a);
 }
 
 // No handler of pthread_atfork(3) runs: the memory is a copy that nobody knows of.
@@ -182,11 +177,11 @@ SCENARIO(children_by_number_close_their_copies, kStaysOnChannel) {
     }
     wait_for(a, child);
   };
-  a.both([&] { close_in(::_Fork()); });
+  a.client([&] { close_in(::_Fork()); });
   exchange(a, fd, "after _Fork");
-  a.both([&] { close_in(static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))); });
+  a.client([&] { close_in(static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))); });
   exchange(a, fd, "after clone");
-  a.both([&] {
+  a.client([&] {
     clone_args arguments{};
     arguments.exit_signal = SIGCHLD;
     close_in(static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments)));
