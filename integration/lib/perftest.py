@@ -18,11 +18,11 @@ COLUMNS = {"t_typical[usec]": "median_us", "t_avg[usec]": "mean_us",
 
 class Side:
     """One of perftest's programs, at the server's end or, with the server's address, at the
-    client's. `words` are its options."""
+    client's. `words` are its options, and `under` are the words of a program that runs it."""
 
-    def __init__(self, program, words, device, gid_index, port, log, server=None):
+    def __init__(self, program, words, device, gid_index, port, log, server=None, under=()):
         self._child = processes.Child(
-            [program, "-F", "-d", device, "-x", gid_index, "-p", port, *words,
+            [*under, program, "-F", "-d", device, "-x", gid_index, "-p", port, *words,
              *([server] if server else [])], log)
         self._port = port
 
