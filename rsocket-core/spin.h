@@ -1,5 +1,5 @@
-// How a thread polls before it sleeps: for as long as that has paid lately, and never where another
-// wants the processor, which may be who is to answer.
+// How a thread polls before it sleeps: for as long as that has paid lately, and, but for a try now and
+// then, never where another wants the processor, which may be who is to answer.
 //
 // Thread rule: any thread at any time.
 #pragma once
@@ -51,10 +51,6 @@ class Spin {
   static constexpr std::int64_t kOfferPart = 32;
   // Longer than an offer takes that nobody wants, shorter than two switches with an answer between.
   static constexpr std::int64_t kOfferTakenNs = 2'500;
-  // A poll of which so many offers were taken, and no answer came of it, is over, and says that much
-  // against polling: who gives way to others saves nobody a sleep.
-  static constexpr unsigned kTakenInVain = 2;
-  static constexpr unsigned kScoreOfTaken = 4;
   // Longer than an interrupt takes, shorter than what the scheduler gives to who does not sleep.
   // Where the kernel has counted no switch since the last such time, no thread of this host took
   // it, but a hypervisor.
@@ -86,7 +82,6 @@ class Spin {
     const std::int64_t end = now + longest_ns;
     std::int64_t offer = now + offer_every_ns_.load(std::memory_order_relaxed);
     bool offered = false;
-    unsigned taken = 0;
     do {
       const Look found = look();
       if (found == Look::kReady && score < kMaxScore) {
@@ -116,13 +111,10 @@ class Spin {
           pause(now);
           return look() == Look::kReady;
         }
-      } else if (offers && now - before > kOfferTakenNs && others_ran(host) &&
-                 ++taken == kTakenInVain) {
-        const Look at_last = look();
-        if (at_last == Look::kNothing) {
-          score_.store(score - std::min(score, kScoreOfTaken), std::memory_order_relaxed);
-        }
-        return at_last == Look::kReady;
+      } else if (offers && now - before > kOfferTakenNs && others_ran(host)) {
+        // Who has to give way to others, even to who then answers, is served sooner by a sleep.
+        score_.store(0, std::memory_order_relaxed);
+        return look() == Look::kReady;
       }
     } while (now < end);
     offer_soon();  // perhaps to who was to answer

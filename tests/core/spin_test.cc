@@ -58,15 +58,6 @@ TEST(SpinTest, AnswersWithinAFewMicrosecondsCostNoSystemCall) {
   EXPECT_EQ(host.offers, 0);
 }
 
-TEST(SpinTest, WhoAnswersAndSleepsIsNoHindrance) {
-  Spin spin;
-  Host host;
-  host.others_ns = 3'000;
-  for (int i = 1; i <= 100; ++i) {
-    EXPECT_TRUE(spin.until([&] { return ready_if(host.offers == i); }, kDefault, 1, host));
-  }
-}
-
 // Answers that take 30 us, and nobody who wants the processor meanwhile.
 void answer_after(Spin& spin, std::int64_t ns, Host& host) {
   const std::int64_t at = host.now + ns;
@@ -105,38 +96,52 @@ TEST(SpinTest, AnOfferThatIsTakenIsMadeAgainSoon) {
   for (int i = 0; i < 10; ++i) answer_after(spin, 30'000, host);
   host.offers = 0;
   host.others_ns = 3'000;
-  answer_after(spin, Spin::kLongestOfferNs + 5'000, host);
+  EXPECT_FALSE(spin.until(kNever, kPolls, 1, host));
   EXPECT_EQ(host.offers, 1);
-  for (int i = 0; i < 10; ++i) {
-    const std::int64_t before = host.now;
-    host.offers = 0;
-    EXPECT_TRUE(spin.until([&] { return ready_if(host.offers > 0); }, kPolls, 1, host));
-    EXPECT_LE(host.now - before, Spin::kOfferEveryNs + host.offer_ns + host.others_ns + 2 * kLook);
-  }
+  const std::int64_t before = host.now;
+  EXPECT_FALSE(spin.until(kNever, kPolls, Spin::kProbeEvery, host));
+  EXPECT_EQ(host.offers, 2);
+  EXPECT_LE(host.now - before, Spin::kOfferEveryNs + host.offer_ns + host.others_ns + 2 * kLook);
 }
 
-TEST(SpinTest, WhoGivesWayToOthersInVainSleepsAndSoonPollsNoMore) {
+// How often of 1,000 messages it polls where each answer is by who takes the first offer.
+int polls_where_others_answer(Spin& spin, Host& host) {
+  int polls = 0;
+  for (std::uint64_t i = 1; i <= 1'000; ++i) {
+    host.offers = 0;
+    const bool found = spin.until([&] { return ready_if(host.offers > 0); }, kPolls, i, host);
+    EXPECT_EQ(found, host.offers > 0) << "what came is not slept for";
+    EXPECT_LE(host.offers, 1);
+    polls += host.offers;
+  }
+  return polls;
+}
+
+TEST(SpinTest, WhoGivesWayToWhoAnswersPollsNoMoreButNowAndThen) {
+  Spin spin;
+  Host host;
+  for (unsigned i = 0; i < Spin::kMaxScore; ++i) spin.until(kAtOnce, kDefault, 1, host);
+  host.others_ns = 3'000;
+  EXPECT_EQ(polls_where_others_answer(spin, host), 1 + 1'000 / static_cast<int>(Spin::kProbeEvery));
+}
+
+TEST(SpinTest, WhoGivesWayToOthersInVainSleepsAtOnce) {
   Spin spin;
   Host host;
   host.others_ns = 3'000;
-  unsigned polls = 0;
-  for (; spin.pays(1, host); ++polls) {
-    host.offers = 0;
-    EXPECT_FALSE(spin.until(kNever, kPolls, 1, host));
-    EXPECT_EQ(host.offers, static_cast<int>(Spin::kTakenInVain));
-  }
-  EXPECT_EQ(polls, Spin::kMaxScore / 2 / Spin::kScoreOfTaken);
+  EXPECT_FALSE(spin.until(kNever, kPolls, 1, host));
+  EXPECT_EQ(host.offers, 1);
+  EXPECT_FALSE(spin.pays(1, host));
 }
 
-TEST(SpinTest, AnAnswerThatComesWhileOthersRunIsFound) {
+TEST(SpinTest, PollsAgainWhereOthersNoLongerWantTheProcessor) {
   Spin spin;
   Host host;
   host.others_ns = 3'000;
-  for (int i = 1; i <= 100; ++i) {
-    host.offers = 0;
-    EXPECT_TRUE(spin.until(
-        [&] { return ready_if(host.offers == static_cast<int>(Spin::kTakenInVain)); }, kPolls, 1, host));
-  }
+  EXPECT_FALSE(spin.until(kNever, kPolls, 1, host));
+  host.others_ns = 0;
+  EXPECT_TRUE(spin.until(kAtOnce, kPolls, Spin::kProbeEvery, host));
+  EXPECT_TRUE(spin.pays(1, host));
 }
 
 TEST(SpinTest, OffersThatTakeLongWhereNobodyRanAreNotTaken) {
