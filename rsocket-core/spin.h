@@ -82,13 +82,19 @@ class Spin {
     const std::int64_t end = now + longest_ns;
     std::int64_t offer = now + offer_every_ns_.load(std::memory_order_relaxed);
     bool offered = false;
+    bool offers = false;
     do {
       const Look found = look();
-      if (found == Look::kReady && score < kMaxScore) {
-        score_.store(score + 1, std::memory_order_relaxed);
+      if (found == Look::kReady) {
+        // Perhaps by who took the offer, in less time than is asked for below.
+        if (offers && others_ran(host)) {
+          score_.store(0, std::memory_order_relaxed);
+        } else if (score < kMaxScore) {
+          score_.store(score + 1, std::memory_order_relaxed);
+        }
       }
       if (found != Look::kNothing) return found == Look::kReady;
-      const bool offers = now >= offer;
+      offers = now >= offer;
       if (offers) {
         // What has happened between two polls says nothing of this one.
         if (!std::exchange(offered, true)) {

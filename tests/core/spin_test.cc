@@ -1,6 +1,10 @@
 #include "rsocket-core/spin.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+
+#include <atomic>
+#include <thread>
 
 namespace ringroad {
 namespace {
@@ -118,11 +122,14 @@ int polls_where_others_answer(Spin& spin, Host& host) {
 }
 
 TEST(SpinTest, WhoGivesWayToWhoAnswersPollsNoMoreButNowAndThen) {
-  Spin spin;
-  Host host;
-  for (unsigned i = 0; i < Spin::kMaxScore; ++i) spin.until(kAtOnce, kDefault, 1, host);
-  host.others_ns = 3'000;
-  EXPECT_EQ(polls_where_others_answer(spin, host), 1 + 1'000 / static_cast<int>(Spin::kProbeEvery));
+  for (const std::int64_t others_ns : {Spin::kOfferTakenNs / 5, 2 * Spin::kOfferTakenNs}) {
+    Spin spin;
+    Host host;
+    for (unsigned i = 0; i < Spin::kMaxScore; ++i) spin.until(kAtOnce, kDefault, 1, host);
+    host.others_ns = others_ns;
+    EXPECT_EQ(polls_where_others_answer(spin, host),
+              1 + 1'000 / static_cast<int>(Spin::kProbeEvery));
+  }
 }
 
 TEST(SpinTest, WhoGivesWayToOthersInVainSleepsAtOnce) {
@@ -142,6 +149,51 @@ TEST(SpinTest, PollsAgainWhereOthersNoLongerWantTheProcessor) {
   host.others_ns = 0;
   EXPECT_TRUE(spin.until(kAtOnce, kPolls, Spin::kProbeEvery, host));
   EXPECT_TRUE(spin.pays(1, host));
+}
+
+// This host, with what was offered in one thread counted.
+struct Counted : SpinHost {
+  void let_others_run() noexcept {
+    ++offers;
+    SpinHost::let_others_run();
+  }
+  int offers = 0;
+};
+
+// Waits for each odd, or each even, number and says the next one. How often it made an offer.
+int take_turns(std::atomic<int>& turn, int first, int last) {
+  Spin spin;
+  Counted host;
+  for (int mine = first; mine < last; mine += 2) {
+    const auto look = [&] { return ready_if(turn.load(std::memory_order_acquire) == mine); };
+    const auto message = static_cast<std::uint64_t>(mine / 2) + 1;
+    if (!spin.until(look, kPolls, message, host)) {
+      for (int now = turn.load(); now != mine; now = turn.load()) turn.wait(now);
+    }
+    turn.store(mine + 1, std::memory_order_release);
+    turn.notify_all();
+  }
+  return host.offers;
+}
+
+TEST(SpinTest, TwoThatShareAProcessorSleepForEachOther) {
+  constexpr int kTurns = 8'000;
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  std::size_t processor = 0;
+  while (!CPU_ISSET(processor, &before)) ++processor;
+  CPU_SET(processor, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);  // the other thread inherits that
+  std::atomic<int> turn = 0;
+  int of_other = 0;
+  std::thread other([&] { of_other = take_turns(turn, 1, kTurns); });
+  const int offers = take_turns(turn, 0, kTurns);
+  other.join();
+  sched_setaffinity(0, sizeof before, &before);
+  // One in kProbeEvery, and what else wants this processor.
+  EXPECT_LT(offers + of_other, kTurns / 8);
 }
 
 TEST(SpinTest, OffersThatTakeLongWhereNobodyRanAreNotTaken) {
