@@ -5,8 +5,11 @@
 """
 
 import hashlib
+import random
+import socket
 import subprocess
 from contextlib import ExitStack
+from pathlib import Path
 
 from musthold import support
 from musthold.test_programs import fixture_eager, fixture_host, needs, output, \
@@ -18,17 +21,31 @@ BUS = 10_000  # from a node's port to that of its bus
 KEYS = 500
 
 
-def free_port():
-    """One whose bus has a port, too."""
-    while (port := support.free_port()) > 65_535 - BUS:
-        pass
-    return port
+def is_free(port):
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count):
+    """Their buses have ports, too, which no connection of another program is given meanwhile."""
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+    lowest_bus = min(int(given.split()[1]) + 1, 65_535 - 2 * count)
+    ports = set()
+    while len(ports) < count:
+        bus = random.randint(lowest_bus, 65_535)
+        if is_free(bus) and is_free(bus - BUS):
+            ports.add(bus - BUS)
+    return sorted(ports)
 
 
 class Cluster:
     def __init__(self, host, environment):
         self.host, self.environment = host, environment
-        self.ports = [free_port() for _ in range(MASTERS + 1)]
+        self.ports = free_ports(MASTERS + 1)
         self.nodes = {}
         self._stack = ExitStack()
 
