@@ -573,7 +573,7 @@ bool EpollSet::kernel_is_next() const noexcept {
 // A mask of signals holds in the kernel's sleep only.
 bool EpollSet::may_poll(const sigset_t* mask) noexcept {
   return mask == nullptr && longest_spin_ns_ != 0 && !queue_.empty() &&
-         queue_.size() <= kMostPolled && spin_.pays(waits_);
+         queue_.size() <= kMostPolled && spin_.pays();
 }
 
 // Interrupted where another thread wants to look: who polls hardly lets go.
@@ -608,11 +608,9 @@ Spin::Look EpollSet::find_move() noexcept {
 // run.
 void EpollSet::poll(int epfd, std::int64_t deadline_ns) noexcept {
   std::int64_t longest_ns;
-  std::uint64_t waits;
   {
     MutexLock lock(mutex_);
     longest_ns = put_off_spin_ns_;
-    waits = waits_;
   }
   if (deadline_ns != kForever) {
     longest_ns = std::clamp<std::int64_t>(deadline_ns - sys::now_ns(), 0, longest_ns);
@@ -630,7 +628,7 @@ void EpollSet::poll(int epfd, std::int64_t deadline_ns) noexcept {
     const bool there = sys::ppoll(&others, 1, &zero, nullptr) > 0;
     return there ? Spin::Look::kReady : Spin::Look::kNothing;
   };
-  spin_.until(look, longest_ns, waits);
+  spin_.until(look, longest_ns);
 }
 
 // A real wait. As epoll_pwait2(2).

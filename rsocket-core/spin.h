@@ -43,7 +43,7 @@ class Spin {
   enum class Look : std::uint8_t { kNothing, kReady, kInterrupted };
 
   static constexpr unsigned kMaxScore = 16;
-  static constexpr std::uint64_t kProbeEvery = 64;  // messages, where it has not paid
+  static constexpr unsigned kProbeEvery = 64;  // waits, where it has not paid
   // So much costs no more than a sleep. Behind it the processor is offered to others, each time; more
   // seldom, up to the longest, where an offer that nobody takes is more than such a part of that.
   static constexpr std::int64_t kOfferEveryNs = 5'000;
@@ -62,83 +62,111 @@ class Spin {
   static constexpr std::int64_t kFirstPauseNs = 10'000'000;
   static constexpr std::int64_t kLongestPauseNs = 1'000'000'000;
 
-  // Whether until() would poll at all.
+  // Whether somebody who is about to wait is to poll first. To be asked once a wait, as those that are
+  // told no are counted. A yes stays one until until() has used it.
   template <typename Host = SpinHost>
-  bool pays(std::uint64_t messages, Host&& host = Host()) const noexcept {
-    if (score_.load(std::memory_order_relaxed) == 0 && messages % kProbeEvery != 0) return false;
+  bool pays(Host&& host = Host()) noexcept {
+    if (score_.load(std::memory_order_relaxed) == 0) {
+      const unsigned refused = refused_.load(std::memory_order_relaxed) + 1;
+      if (refused < kProbeEvery) {
+        refused_.store(refused, std::memory_order_relaxed);
+        return false;
+      }
+    }
     if (hardly_ever(signals::handlers_unseen.load(std::memory_order_relaxed) != 0)) return false;
     const std::int64_t resumes_ns = resumes_ns_.load(std::memory_order_relaxed);
     return resumes_ns == 0 || host.now_ns() >= resumes_ns;
   }
 
-  // Polls until `look` has found something, for `longest_ns` at most. `messages`: how many have
-  // come so far. False: it has not, or was interrupted, or others want the processor.
+  // Polls until `look` has found something, for `longest_ns` at most. False: it has not, or was
+  // interrupted, or others want the processor. REQUIRES: pays() has said yes.
   template <typename Find, typename Host = SpinHost>
-  bool until(Find look, std::int64_t longest_ns, std::uint64_t messages,
-             Host&& host = Host()) noexcept {
-    if (longest_ns == 0 || !pays(messages, host)) return false;
-    const unsigned score = score_.load(std::memory_order_relaxed);
+  bool until(Find look, std::int64_t longest_ns, Host&& host = Host()) noexcept {
+    if (longest_ns == 0) return false;
+    if (refused_.load(std::memory_order_relaxed) != 0) {
+      refused_.store(0, std::memory_order_relaxed);
+    }
     std::int64_t now = host.now_ns();
     const std::int64_t end = now + longest_ns;
     std::int64_t offer = now + offer_every_ns_.load(std::memory_order_relaxed);
-    bool offered = false;
+    // This thread's, in this poll: what has happened before says nothing of it.
+    long switches = kNotCounted;
+    const auto others_ran = [&]() noexcept {
+      const long before = std::exchange(switches, host.switches());
+      return before != kNotCounted && before != switches;
+    };
     bool offers = false;
+    bool counted = false;  // since the last offer
+    bool counted_before = false;  // between the last offer and the one before: it was taken, or not
     do {
       const Look found = look();
       if (found == Look::kReady) {
         // Perhaps by who took the offer, in less time than is asked for below.
-        if (offers && others_ran(host)) {
+        if (!offers || !others_ran()) {
+          raise();
+        } else if (counted_before) {
           score_.store(0, std::memory_order_relaxed);
-        } else if (score < kMaxScore) {
-          score_.store(score + 1, std::memory_order_relaxed);
+        } else {
+          lower();
         }
       }
       if (found != Look::kNothing) return found == Look::kReady;
       offers = now >= offer;
       if (offers) {
-        // What has happened between two polls says nothing of this one.
-        if (!std::exchange(offered, true)) {
-          switches_.store(host.switches(), std::memory_order_relaxed);
+        if (switches == kNotCounted) {
+          switches = host.switches();
+          counted = true;
         }
+        counted_before = std::exchange(counted, false);
         host.let_others_run();
       } else {
         host.relax();
       }
       const std::int64_t before = std::exchange(now, host.now_ns());
-      if (offers) offer = now + next_offer(now - before);
-      if (now - before > taken_away_ns.load(std::memory_order_relaxed)) {
-        const long switches = host.switches();
-        // Who has not counted in this poll, as offers are rare, counts from here and offers again.
-        const bool counted =
-            offered || offer_every_ns_.load(std::memory_order_relaxed) == kOfferEveryNs;
-        if (!counted) offer = now + offer_soon();
-        offered = true;
-        if (switches_.exchange(switches, std::memory_order_relaxed) != switches && counted) {
+      const std::int64_t took = now - before;
+      if (took > taken_away_ns.load(std::memory_order_relaxed)) {
+        if (others_ran()) {
           pause(now);
           return look() == Look::kReady;
         }
-      } else if (offers && now - before > kOfferTakenNs && others_ran(host)) {
-        // Who has to give way to others, even to who then answers, is served sooner by a sleep.
-        score_.store(0, std::memory_order_relaxed);
-        return look() == Look::kReady;
+        counted = true;
+        offer = now + offer_soon();
+      } else if (offers && took > kOfferTakenNs) {
+        const bool taken = others_ran();
+        if (taken && counted_before) {
+          // Who has to give way to others, even to who then answers, is served sooner by a sleep.
+          score_.store(0, std::memory_order_relaxed);
+          offer_soon();
+          return look() == Look::kReady;
+        }
+        // Others may have run long before: the next offer tells.
+        counted = true;
+        offer = now + (taken ? offer_soon() : next_offer(took));
+      } else if (offers) {
+        offer = now + next_offer(took);
       }
     } while (now < end);
     offer_soon();  // perhaps to who was to answer
-    if (score > 0) score_.store(score - 1, std::memory_order_relaxed);
+    lower();
     return false;
   }
 
  private:
-  // Since that was last asked, or counted.
-  template <typename Host>
-  bool others_ran(Host&& host) noexcept {
-    const long switches = host.switches();
-    return switches_.exchange(switches, std::memory_order_relaxed) != switches;
+  static constexpr long kNotCounted = -1;
+
+  void raise() noexcept {
+    const unsigned score = score_.load(std::memory_order_relaxed);
+    if (score < kMaxScore) score_.store(score + 1, std::memory_order_relaxed);
   }
 
-  // How long until the one after an offer that has taken so long, in this poll and the next ones.
+  void lower() noexcept {
+    const unsigned score = score_.load(std::memory_order_relaxed);
+    if (score > 0) score_.store(score - 1, std::memory_order_relaxed);
+  }
+
+  // How long until the one after an offer that nobody took and that has taken so long, in this poll
+  // and the next ones.
   std::int64_t next_offer(std::int64_t took) noexcept {
-    if (took > kOfferTakenNs) return offer_soon();
     const std::int64_t every = offer_every_ns_.load(std::memory_order_relaxed);
     const std::int64_t enough = std::clamp(kOfferPart * took, kOfferEveryNs, kLongestOfferNs);
     const std::int64_t next = std::min(2 * every, enough);  // a single one may take long by chance
@@ -160,7 +188,7 @@ class Spin {
   }
 
   std::atomic<unsigned> score_{kMaxScore / 2};  // how often it paid lately
-  std::atomic<long> switches_{0};               // as they were when they were last asked for
+  std::atomic<unsigned> refused_{0};            // waits since the last poll
   std::atomic<std::int64_t> offer_every_ns_{kOfferEveryNs};
   std::atomic<std::int64_t> pause_ns_{0};
   std::atomic<std::int64_t> resumes_ns_{0};

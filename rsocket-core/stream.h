@@ -213,12 +213,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Polls for `events` on the channel, as its rule's `spin` and the time until the deadline allow.
   // False: a plan, and signals::came_since_begin(), tell what came of it. `known_shutdowns`: a
   // plan's, or those that it finds. With `receive` what comes is taken at once, if it can be taken
-  // by the short way; its caller need not have looked before.
+  // by the short way; its caller need not have looked before. REQUIRES: may_spin().
   bool spin_until_ready(short events, std::int64_t deadline_ns,
                         std::optional<std::uint64_t> known_shutdowns = {},
                         ShortReceive* receive = nullptr) noexcept;
-  // Whether it would.
-  bool may_spin(short events) const noexcept;
+  // Whether it is to, which Spin::pays() wants to be asked once a wait.
+  bool may_spin(short events) noexcept;
   // One look of somebody who polls and knows a plan's `arrivals` and `shutdowns`: whether there are
   // more, or something that is to be attended to first, or, where that is awaited, room.
   Spin::Look look_at_channel(std::uint64_t arrivals, bool room_awaited,

@@ -379,10 +379,9 @@ ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
   if ((flags & kPeekAll) == kPeekAll && may_sleep) return peek_all(iov, count_iov, flags);
   std::size_t done = 0;
   std::int64_t deadline = 0;
-  bool polled = false;
-  if (may_sleep && count_iov == 1 && (flags & kRecvMore) == 0 && short_enough(total) &&
-      may_spin(POLLIN)) {
-    polled = true;
+  bool polled = may_sleep && count_iov == 1 && (flags & kRecvMore) == 0 && short_enough(total) &&
+                state() == State::kOnChannel;
+  if (polled && may_spin(POLLIN)) {
     deadline = io_deadline(false);
     ShortReceive receive{iov->iov_base, total};
     spin_until_ready(POLLIN, deadline, {}, &receive);

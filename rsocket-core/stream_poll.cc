@@ -310,16 +310,15 @@ void Stream::after_sleep(const Waiter* taker) noexcept {
   if (agent_on_channel_.load(std::memory_order_relaxed)) host_->attend(*this);
 }
 
-bool Stream::may_spin(short events) const noexcept {
+bool Stream::may_spin(short events) noexcept {
   return state() == State::kOnChannel && (events & (kReadBits | kWriteBits)) != 0 &&
-         config_.spin_ns != 0 && spin_.pays(messages_received());
+         config_.spin_ns != 0 && spin_.pays();
 }
 
 bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
                               std::optional<std::uint64_t> known_shutdowns,
                               ShortReceive* receive) noexcept {
   using Look = Spin::Look;
-  if (!may_spin(events)) return false;
   std::int64_t longest_ns = config_.spin_ns;
   if (deadline_ns != kForever) {
     longest_ns = std::clamp<std::int64_t>(deadline_ns - sys::now_ns(), 0, longest_ns);
@@ -349,7 +348,7 @@ bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
         const bool awaited = (rx_mutex_.unlock_and_tell() & Mutex::kAwaited) != 0 && was_free;
         return moved ? Look::kReady : awaited ? Look::kInterrupted : Look::kNothing;
       },
-      longest_ns, messages_received());
+      longest_ns);
 }
 
 Spin::Look Stream::look_at_channel(std::uint64_t arrivals, bool room_awaited,
@@ -367,7 +366,7 @@ Spin::Look Stream::look_at_channel(std::uint64_t arrivals, bool room_awaited,
 
 bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind,
                                bool polled) noexcept {
-  if (!polled && spin_until_ready(events, deadline_ns)) return true;
+  if (!polled && may_spin(events) && spin_until_ready(events, deadline_ns)) return true;
   Waiter waiter;
   waiter.events = events;
   waiter.wake_fd = thread_wake_fd();
