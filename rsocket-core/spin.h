@@ -43,7 +43,9 @@ class Spin {
   enum class Look : std::uint8_t { kNothing, kReady, kInterrupted };
 
   static constexpr unsigned kMaxScore = 16;
-  static constexpr unsigned kProbeEvery = 64;  // waits, where it has not paid
+  // Waits, where it has not paid. A prime number, or each try might come at the same place of what the
+  // program does again and again.
+  static constexpr unsigned kProbeEvery = 61;
   // So much costs no more than a sleep. Behind it the processor is offered to others, each time; more
   // seldom, up to the longest, where an offer that nobody takes is more than such a part of that.
   static constexpr std::int64_t kOfferEveryNs = 5'000;
@@ -95,14 +97,16 @@ class Spin {
       const long before = std::exchange(switches, host.switches());
       return before != kNotCounted && before != switches;
     };
+    // What the last turn was: an offer, and one behind which others were found to have run.
     bool offers = false;
-    bool counted = false;  // since the last offer
-    bool counted_before = false;  // between the last offer and the one before: it was taken, or not
+    bool taken = false;
+    bool counted = false;         // since the last offer
+    bool counted_before = false;  // between the offer before and the last one, which so is known to be it
     do {
       const Look found = look();
       if (found == Look::kReady) {
         // Perhaps by who took the offer, in less time than is asked for below.
-        if (!offers || !others_ran()) {
+        if (!offers || !(taken || others_ran())) {
           raise();
         } else if (counted_before) {
           score_.store(0, std::memory_order_relaxed);
@@ -112,6 +116,7 @@ class Spin {
       }
       if (found != Look::kNothing) return found == Look::kReady;
       offers = now >= offer;
+      taken = false;
       if (offers) {
         if (switches == kNotCounted) {
           switches = host.switches();
@@ -125,14 +130,14 @@ class Spin {
       const std::int64_t before = std::exchange(now, host.now_ns());
       const std::int64_t took = now - before;
       if (took > taken_away_ns.load(std::memory_order_relaxed)) {
-        if (others_ran()) {
+        if (others_ran() && (offers ? counted_before : counted)) {
           pause(now);
           return look() == Look::kReady;
         }
         counted = true;
         offer = now + offer_soon();
       } else if (offers && took > kOfferTakenNs) {
-        const bool taken = others_ran();
+        taken = others_ran();
         if (taken && counted_before) {
           // Who has to give way to others, even to who then answers, is served sooner by a sleep.
           score_.store(0, std::memory_order_relaxed);

@@ -217,19 +217,62 @@ TEST(SpinTest, WhatRanBeforeAnOfferHasNotTakenIt) {
 TEST(SpinTest, WhoIsAnsweredByWhoTakesALaterOfferPollsLessAndLess) {
   struct Shared : Host {
     void let_others_run() {
+      if (offers == 1) others_ns = answering_ns;
       Host::let_others_run();
-      if (offers == 2) ++switched;
+      others_ns = 0;
     }
+    std::int64_t answering_ns = 0;
+  };
+  for (const std::int64_t ns : {Spin::kOfferTakenNs / 5, 2 * Spin::kOfferTakenNs}) {
+    Spin spin;
+    Shared host;
+    host.answering_ns = ns;
+    int found = 0;
+    for (int i = 0; i < 1'000; ++i) {
+      host.offers = 0;
+      found += polled(spin, [&] { return ready_if(host.offers == 2); }, kPolls, host) ? 1 : 0;
+    }
+    EXPECT_GE(found, 1'000 / static_cast<int>(Spin::kProbeEvery));
+    EXPECT_LT(found, 100) << ns;
+  }
+}
+
+// Of as many waits as `period` one is long, and polling has not paid so far.
+int found_in_a_pattern(int period, int first) {
+  Spin spin;
+  Host host;
+  for (unsigned i = 0; i < Spin::kMaxScore; ++i) polls_for(spin, kDefault, host);
+  int found = 0;
+  for (int i = first; i < 20'000; ++i) {
+    const std::int64_t at = host.now + (i % period == 0 ? 1'000'000 : 2'000);
+    found += polled(spin, [&] { return ready_if(host.now >= at); }, kDefault, host) ? 1 : 0;
+    host.now = std::max(host.now, at);
+  }
+  return found;
+}
+
+TEST(SpinTest, WaitsThatComeInAPatternAreTriedInTheEndWhereverItBegins) {
+  for (const int period : {3, 4, 5, 8, 32}) {
+    for (int first = 0; first < period; ++first) {
+      EXPECT_GT(found_in_a_pattern(period, first), 10'000) << period << " " << first;
+    }
+  }
+}
+
+// Of a hypervisor's, in a poll in which something else ran for a moment long before.
+TEST(SpinTest, WhatRanBeforeAGapHasNotMadeIt) {
+  struct Stolen : Host {
+    void relax() {
+      Host::relax();
+      ++looks;
+      if (looks == 100) ++switched;
+      if (looks == 300) now += kSlice;
+    }
+    int looks = 0;
   };
   Spin spin;
-  Shared host;
-  int found = 0;
-  for (int i = 0; i < 1'000; ++i) {
-    host.offers = 0;
-    found += polled(spin, [&] { return ready_if(host.offers == 2); }, kPolls, host) ? 1 : 0;
-  }
-  EXPECT_GE(found, 1'000 / static_cast<int>(Spin::kProbeEvery));
-  EXPECT_LT(found, 100);
+  Stolen host;
+  EXPECT_TRUE(polled(spin, [&] { return ready_if(host.looks == 400); }, kPolls, host));
 }
 
 // Each thread has a count of its own, and a gap that a hypervisor makes is in neither.
