@@ -43,9 +43,10 @@ class Spin {
   enum class Look : std::uint8_t { kNothing, kReady, kInterrupted };
 
   static constexpr unsigned kMaxScore = 16;
-  // Waits, where it has not paid. A prime number, or each try might come at the same place of what the
-  // program does again and again.
+  // Waits, where it has not paid: at most so many, and fewer by up to kProbeSpread - 1, in turns, or each
+  // try might come at the same place of what the program does again and again.
   static constexpr unsigned kProbeEvery = 61;
+  static constexpr unsigned kProbeSpread = 16;
   // So much costs no more than a sleep. Behind it the processor is offered to others, each time; more
   // seldom, up to the longest, where an offer that nobody takes is more than such a part of that.
   static constexpr std::int64_t kOfferEveryNs = 5'000;
@@ -70,7 +71,7 @@ class Spin {
   bool pays(Host&& host = Host()) noexcept {
     if (score_.load(std::memory_order_relaxed) == 0) {
       const unsigned refused = refused_.load(std::memory_order_relaxed) + 1;
-      if (refused < kProbeEvery) {
+      if (refused < kProbeEvery - tries_.load(std::memory_order_relaxed) % kProbeSpread) {
         refused_.store(refused, std::memory_order_relaxed);
         return false;
       }
@@ -87,6 +88,7 @@ class Spin {
     if (longest_ns == 0) return false;
     if (refused_.load(std::memory_order_relaxed) != 0) {
       refused_.store(0, std::memory_order_relaxed);
+      tries_.store(next_try(tries_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
     }
     std::int64_t now = host.now_ns();
     const std::int64_t end = now + longest_ns;
@@ -100,8 +102,8 @@ class Spin {
     // What the last turn was: an offer, and one behind which others were found to have run.
     bool offers = false;
     bool taken = false;
-    bool counted = false;         // since the last offer
-    bool counted_before = false;  // between the offer before and the last one, which so is known to be it
+    bool counted = false;         // since the last offer, and again at the next one
+    bool counted_before = false;  // right before the last offer, so that what ran has taken it
     do {
       const Look found = look();
       if (found == Look::kReady) {
@@ -118,7 +120,7 @@ class Spin {
       offers = now >= offer;
       taken = false;
       if (offers) {
-        if (switches == kNotCounted) {
+        if (switches == kNotCounted || counted) {
           switches = host.switches();
           counted = true;
         }
@@ -130,7 +132,9 @@ class Spin {
       const std::int64_t before = std::exchange(now, host.now_ns());
       const std::int64_t took = now - before;
       if (took > taken_away_ns.load(std::memory_order_relaxed)) {
-        if (others_ran() && (offers ? counted_before : counted)) {
+        const bool ran = others_ran();
+        taken = offers && ran;
+        if (ran && (offers ? counted_before : counted)) {
           pause(now);
           return look() == Look::kReady;
         }
@@ -158,6 +162,9 @@ class Spin {
 
  private:
   static constexpr long kNotCounted = -1;
+
+  // Each of kProbeSpread remainders once before any comes again.
+  static constexpr unsigned next_try(unsigned last) noexcept { return last * 5 + 3; }
 
   void raise() noexcept {
     const unsigned score = score_.load(std::memory_order_relaxed);
@@ -194,6 +201,7 @@ class Spin {
 
   std::atomic<unsigned> score_{kMaxScore / 2};  // how often it paid lately
   std::atomic<unsigned> refused_{0};            // waits since the last poll
+  std::atomic<unsigned> tries_{0};              // next_try() of the last one's
   std::atomic<std::int64_t> offer_every_ns_{kOfferEveryNs};
   std::atomic<std::int64_t> pause_ns_{0};
   std::atomic<std::int64_t> resumes_ns_{0};

@@ -15,6 +15,9 @@ constexpr std::int64_t kLook = 100;
 constexpr std::int64_t kDefault = 20'000;
 constexpr std::int64_t kPolls = 100'000'000;
 constexpr std::int64_t kSlice = 3'000'000;  // of who does not sleep
+// From one try to the next.
+constexpr int kMostWaits = static_cast<int>(Spin::kProbeEvery);
+constexpr int kFewestWaits = static_cast<int>(Spin::kProbeEvery - Spin::kProbeSpread + 1);
 
 // A processor that takes 100 ns for a look, and where others run for `others_ns` once they may.
 struct Host {
@@ -144,8 +147,9 @@ TEST(SpinTest, WhoGivesWayToWhoAnswersPollsNoMoreButNowAndThen) {
     Host host;
     for (unsigned i = 0; i < Spin::kMaxScore; ++i) polled(spin, kAtOnce, kDefault, host);
     host.others_ns = others_ns;
-    EXPECT_EQ(polls_where_others_answer(spin, host),
-              1 + 999 / static_cast<int>(Spin::kProbeEvery));
+    const int polls = polls_where_others_answer(spin, host);
+    EXPECT_GE(polls, 1 + 999 / kMostWaits);
+    EXPECT_LE(polls, 1 + 999 / kFewestWaits);
   }
 }
 
@@ -164,7 +168,9 @@ TEST(SpinTest, PollsAgainWhereOthersNoLongerWantTheProcessor) {
   host.others_ns = 3'000;
   EXPECT_FALSE(polled(spin, kNever, kPolls, host));
   host.others_ns = 0;
-  EXPECT_EQ(refusals(spin, host), Spin::kProbeEvery - 1);
+  const int refused = refusals(spin, host);
+  EXPECT_GE(refused, kFewestWaits - 1);
+  EXPECT_LE(refused, kMostWaits - 1);
   EXPECT_TRUE(polled(spin, kAtOnce, kPolls, host));
   EXPECT_TRUE(spin.pays(host));
 }
@@ -223,7 +229,8 @@ TEST(SpinTest, WhoIsAnsweredByWhoTakesALaterOfferPollsLessAndLess) {
     }
     std::int64_t answering_ns = 0;
   };
-  for (const std::int64_t ns : {Spin::kOfferTakenNs / 5, 2 * Spin::kOfferTakenNs}) {
+  for (const std::int64_t ns : {Spin::kOfferTakenNs / 5, 2 * Spin::kOfferTakenNs,
+                                Spin::kTakenAwayNs + 1, kSlice}) {
     Spin spin;
     Shared host;
     host.answering_ns = ns;
@@ -232,19 +239,19 @@ TEST(SpinTest, WhoIsAnsweredByWhoTakesALaterOfferPollsLessAndLess) {
       host.offers = 0;
       found += polled(spin, [&] { return ready_if(host.offers == 2); }, kPolls, host) ? 1 : 0;
     }
-    EXPECT_GE(found, 1'000 / static_cast<int>(Spin::kProbeEvery));
+    EXPECT_GE(found, 1'000 / kMostWaits);
     EXPECT_LT(found, 100) << ns;
   }
 }
 
-// Of as many waits as `period` one is long, and polling has not paid so far.
-int found_in_a_pattern(int period, int first) {
+// Of as many waits as `period` so many are long, and polling has not paid so far.
+int found_in_a_pattern(int period, int are_long, int first) {
   Spin spin;
   Host host;
   for (unsigned i = 0; i < Spin::kMaxScore; ++i) polls_for(spin, kDefault, host);
   int found = 0;
-  for (int i = first; i < 20'000; ++i) {
-    const std::int64_t at = host.now + (i % period == 0 ? 1'000'000 : 2'000);
+  for (int i = first; i < 8'000; ++i) {
+    const std::int64_t at = host.now + (i % period < are_long ? 1'000'000 : 2'000);
     found += polled(spin, [&] { return ready_if(host.now >= at); }, kDefault, host) ? 1 : 0;
     host.now = std::max(host.now, at);
   }
@@ -252,11 +259,36 @@ int found_in_a_pattern(int period, int first) {
 }
 
 TEST(SpinTest, WaitsThatComeInAPatternAreTriedInTheEndWhereverItBegins) {
-  for (const int period : {3, 4, 5, 8, 32}) {
-    for (int first = 0; first < period; ++first) {
-      EXPECT_GT(found_in_a_pattern(period, first), 10'000) << period << " " << first;
+  for (const int are_long : {1, 2}) {
+    for (const int period : {7, 9, 31}) {
+      for (int first = 0; first < period; ++first) {
+        EXPECT_GT(found_in_a_pattern(period, are_long, first), 4'000)
+            << are_long << " of " << period << ", " << first;
+      }
     }
   }
+}
+
+// With offers that are dear and that nobody takes each is counted: what the kernel has to do for a moment in the
+// time between is not who takes the next one.
+TEST(SpinTest, WhatRanBetweenTwoDearOffersHasNotTakenTheSecond) {
+  struct Busy : Host {
+    void relax() {
+      Host::relax();
+      if (++looks % 5'000 == 0) ++switched;
+    }
+    int looks = 0;
+  };
+  Spin spin;
+  Busy host;
+  host.offer_ns = 2 * Spin::kOfferTakenNs;
+  int found = 0;
+  for (int i = 0; i < 1'000; ++i) {
+    const std::int64_t at = host.now + 100'000;
+    found += polled(spin, [&] { return ready_if(host.now >= at); }, kPolls, host) ? 1 : 0;
+    host.now = std::max(host.now, at);
+  }
+  EXPECT_GT(found, 900);
 }
 
 // Of a hypervisor's, in a poll in which something else ran for a moment long before.
