@@ -3,10 +3,12 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "policy/policy.h"
@@ -178,6 +180,9 @@ void print_explanation(const policy::Explanation& explanation) {
   for (const policy::Consideration& step : explanation.considered) {
     std::printf("rule %zu %s %s\n", step.rule->index + 1, place(*step.rule).c_str(),
                 step.matches() ? "matches" : "does not match");
+    if (step.matches() && !step.program.empty()) {
+      std::printf("    %-14s %s\n", "program", step.program.c_str());
+    }
     for (const policy::Mismatch& mismatch : step.mismatches) {
       std::printf("    %-14s %s\n", std::string(to_string(mismatch.criterion)).c_str(),
                   mismatch.reason.c_str());
@@ -211,6 +216,7 @@ ordered_json to_json(const policy::Explanation& explanation) {
                           {"file", step.rule->file},
                           {"line", step.rule->line},
                           {"matches", step.matches()},
+                          {"program", step.program},
                           {"mismatches", mismatches}});
   }
   const Settings* rule = explanation.decision;
@@ -235,8 +241,13 @@ int explain(const Arguments& arguments) {
   if (!loaded) {
     return report_errors(loaded, arguments.json);
   }
+  // A path is followed to its file, as the kernel does; a bare name stands for both.
+  std::error_code missing;
+  const std::string file = std::filesystem::canonical(arguments.program, missing);
+  const bool is_path = arguments.program.find('/') != std::string::npos && !missing;
+  const policy::Program program(is_path ? file : arguments.program, arguments.program);
   const policy::Explanation explanation =
-      loaded.policy->explain(role, arguments.program, *local, *remote);
+      loaded.policy->explain(role, program, *local, *remote);
   if (arguments.json) {
     print(to_json(explanation));
   } else {
@@ -280,7 +291,11 @@ void add_policy_command(CLI::App& app, int& exit_status) {
       ->add_option("--role", arguments->role,
                    "connect: the program called connect; accept: it accepted")
       ->required();
-  explainer->add_option("--program", arguments->program, "the program's name or path")->required();
+  explainer
+      ->add_option("--program", arguments->program,
+                   "the program's name or path; a path that is a link has\n"
+                        "two names, its own and its file's")
+      ->required();
   explainer->add_flag("--json", arguments->json, "print the explanation as JSON");
   explainer->footer(
       "Examples:\n"

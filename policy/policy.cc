@@ -33,9 +33,27 @@ std::string joined(const Items& items, Text text) {
   return result;
 }
 
-Consideration consider(const Rule& rule, Role role, std::string_view program, std::uint16_t port,
+std::string names_of(const Program& program) {
+  std::string text = "\"" + std::string(program.file()) + "\"";
+  if (program.has_two_names()) text += ", started as \"" + std::string(program.called()) + "\",";
+  return text;
+}
+
+// Which of the rule's patterns fits which of the program's names; "" where the rule has none.
+std::string program_match(const Rule& rule, const Program& program) {
+  for (const std::string& pattern : rule.programs) {
+    const bool by_file = glob_matches(pattern, program.file());
+    if (!by_file && !glob_matches(pattern, program.called())) continue;
+    return std::string(by_file ? "its file \"" : "its argv[0] \"") +
+           std::string(by_file ? program.file() : program.called()) + "\" is like \"" + pattern +
+           "\"";
+  }
+  return {};
+}
+
+Consideration consider(const Rule& rule, Role role, const Program& program, std::uint16_t port,
                        const Address& remote) {
-  Consideration result{&rule.settings, {}};
+  Consideration result{&rule.settings, {}, program_match(rule, program)};
   if (!rule.role_matches(role)) {
     const Role other = role == Role::kConnect ? Role::kAccept : Role::kConnect;
     result.mismatches.push_back({Criterion::kRole, "role " + std::string(to_string(role)) +
@@ -54,10 +72,10 @@ Consideration consider(const Rule& rule, Role role, std::string_view program, st
          whose + std::to_string(port) + " is not in " +
              joined(rule.ports, [](const PortRange& range) { return range.to_string(); })});
   }
-  if (!rule.program_matches(program)) {
+  if (!rule.programs.empty() && result.program.empty()) {
     result.mismatches.push_back(
         {Criterion::kProgram,
-         "program \"" + std::string(program) + "\" is not like " +
+         "program " + names_of(program) + " is not like " +
              joined(rule.programs, [](const std::string& glob) { return "\"" + glob + "\""; })});
   }
   return result;
@@ -88,26 +106,24 @@ Policy::Policy(std::vector<Rule> rules, Limits limits, std::vector<Error> warnin
 
 Policy::~Policy() = default;
 
-const Settings* Policy::match(Role role, std::string_view program, const Endpoint& local,
+const Settings* Policy::match(Role role, const Program& program, const Endpoint& local,
                               const Endpoint& remote) const noexcept {
-  const std::string_view name = base_name(program);
   const std::uint16_t port = service_port(role, local, remote);
   for (const Rule& rule : rules_) {
     if (rule.role_matches(role) && rule.port_matches(port) && rule.subnet_matches(remote.addr) &&
-        rule.program_matches(name)) {
+        rule.program_matches(program)) {
       return &rule.settings;
     }
   }
   return nullptr;
 }
 
-Reach Policy::reach(Role role, std::string_view program,
+Reach Policy::reach(Role role, const Program& program,
                     std::uint16_t service_port) const noexcept {
-  const std::string_view name = base_name(program);
   Reach result;
   for (const Rule& rule : rules_) {
     if (!rule.role_matches(role) || !rule.port_matches(service_port) ||
-        !rule.program_matches(name)) {
+        !rule.program_matches(program)) {
       continue;
     }
     const Via via = rule.settings.via;
@@ -117,13 +133,12 @@ Reach Policy::reach(Role role, std::string_view program,
   return result;
 }
 
-Explanation Policy::explain(Role role, std::string_view program, const Endpoint& local,
+Explanation Policy::explain(Role role, const Program& program, const Endpoint& local,
                             const Endpoint& remote) const {
-  const std::string_view name = base_name(program);
   const std::uint16_t port = service_port(role, local, remote);
   Explanation result;
   for (const Rule& rule : rules_) {
-    result.considered.push_back(consider(rule, role, name, port, remote.addr));
+    result.considered.push_back(consider(rule, role, program, port, remote.addr));
     if (result.considered.back().matches()) {
       result.decision = &rule.settings;
       break;

@@ -18,6 +18,7 @@
 
 #include "policy/address.h"
 #include "policy/error.h"
+#include "policy/program.h"
 #include "policy/settings.h"
 
 namespace ringroad::policy {
@@ -49,6 +50,7 @@ struct Mismatch {
 struct Consideration {
   const Settings* rule;
   std::vector<Mismatch> mismatches;  // every criterion that failed; none: the rule matches
+  std::string program;  // which name fits which pattern; "" where the rule has none, or none fits
 
   bool matches() const noexcept { return mismatches.empty(); }
 };
@@ -89,19 +91,19 @@ class Policy {
   Policy(const Policy&) = delete;
   Policy& operator=(const Policy&) = delete;
 
-  // The first rule that matches, or null: stay on TCP. `program` is the program's path or its
-  // base name. The rule's port is compared with the service's port: remote for kConnect, local
-  // for kAccept. A rule may itself say Via::kTcp.
-  const Settings* match(Role role, std::string_view program, const Endpoint& local,
+  // The first rule that matches, or null: stay on TCP. A rule's `program` is compared with both
+  // names of the program. The rule's port is compared with the service's port: remote for
+  // kConnect, local for kAccept. A rule may itself say Via::kTcp.
+  const Settings* match(Role role, const Program& program, const Endpoint& local,
                         const Endpoint& remote) const noexcept;
 
   // What match() could answer for some connection whose addresses are not known yet, but whose
   // service port is: what a listener has to be prepared for. An upper bound; rule order is not
   // looked at.
-  Reach reach(Role role, std::string_view program, std::uint16_t service_port) const noexcept;
+  Reach reach(Role role, const Program& program, std::uint16_t service_port) const noexcept;
 
   // The same decision with the reasons that led to it.
-  Explanation explain(Role role, std::string_view program, const Endpoint& local,
+  Explanation explain(Role role, const Program& program, const Endpoint& local,
                       const Endpoint& remote) const;
 
   // What is valid but probably not meant: keys without effect, and rules that can never match

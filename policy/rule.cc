@@ -23,15 +23,12 @@ bool Rule::port_matches(std::uint16_t service_port) const noexcept {
          });
 }
 
-bool Rule::program_matches(std::string_view base_name) const noexcept {
+bool Rule::program_matches(const Program& program) const noexcept {
   return programs.empty() ||
-         std::any_of(programs.begin(), programs.end(),
-                     [&](const std::string& pattern) { return glob_matches(pattern, base_name); });
-}
-
-std::string_view base_name(std::string_view path) noexcept {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+         std::any_of(programs.begin(), programs.end(), [&](const std::string& pattern) {
+           return glob_matches(pattern, program.file()) ||
+                  (program.has_two_names() && glob_matches(pattern, program.called()));
+         });
 }
 
 bool glob_matches(const std::string& pattern, std::string_view name) noexcept {

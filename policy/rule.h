@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "policy/address.h"
+#include "policy/program.h"
 #include "policy/settings.h"
 
 namespace ringroad::policy {
@@ -36,11 +37,8 @@ struct Rule {
   bool role_matches(Role role) const noexcept { return (roles & roles_of(role)) != 0; }
   bool subnet_matches(const Address& remote) const noexcept;
   bool port_matches(std::uint16_t service_port) const noexcept;
-  bool program_matches(std::string_view base_name) const noexcept;
+  bool program_matches(const Program& program) const noexcept;
 };
-
-// What follows the last '/'.
-std::string_view base_name(std::string_view path) noexcept;
 
 // False too for a name that no file can have (longer than NAME_MAX or with a zero byte).
 bool glob_matches(const std::string& pattern, std::string_view name) noexcept;

@@ -55,7 +55,8 @@ Mutex inherit_mutex;
 // 1 in the process whose memory this is and in its vfork children, 0 in a copy of it that no handler
 // of fork(2) has seen: the page is wiped there (MADV_WIPEONFORK, madvise(2)).
 std::atomic<std::atomic<int>*> same_memory{nullptr};
-char program[64] = "unknown";
+char program[64] = "unknown";  // the executable file's base name
+char called[64] = "";          // argv[0]'s
 // The rule that was found last for either role, and what is the same for whoever it is found for.
 struct Found {
   const policy::Policy* policy = nullptr;
@@ -315,8 +316,8 @@ const policy::Settings* rule_for(StreamRole role, const Endpoint& local,
   Found& last = found[connects ? 0 : 1];
   if (last.policy != policy || last.port != port || last.remote != remote.addr) {
     const policy::Settings* rule =
-        policy->match(connects ? policy::Role::kConnect : policy::Role::kAccept, program,
-                      to_policy(local), to_policy(remote));
+        policy->match(connects ? policy::Role::kConnect : policy::Role::kAccept,
+                      policy::Program(program, called), to_policy(local), to_policy(remote));
     last = {policy, rule, remote.addr, port};
   }
   return last.rule;
@@ -326,7 +327,11 @@ const policy::Settings* rule_for(StreamRole role, const Endpoint& local,
 
 bool policy_was_edited() noexcept { return policy_edited.load(std::memory_order_relaxed); }
 
-void capture_environment() noexcept {
+void capture_start(const char* argv0) noexcept {
+  if (argv0 != nullptr) {
+    const char* slash = std::strrchr(argv0, '/');
+    copy(called, sizeof called, slash == nullptr ? argv0 : slash + 1);
+  }
   const char* disable = std::getenv("RINGROAD_DISABLE");
   environment.disabled = disable != nullptr && *disable != '\0' && std::strcmp(disable, "0") != 0;
   copy(environment.policy, sizeof environment.policy, std::getenv("RINGROAD_POLICY"));
@@ -417,7 +422,7 @@ bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {
   via_shm = via_rdma = false;
   const policy::Policy* policy = policy_file::current();
   if (policy == nullptr) return false;
-  const policy::Reach reach = policy->reach(policy::Role::kAccept, program, local.port);
+  const policy::Reach reach = policy->reach(policy::Role::kAccept, policy::Program(program, called), local.port);
   via_shm = reach.shm;
   via_rdma = reach.rdma;
   return via_shm || via_rdma;

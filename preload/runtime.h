@@ -8,9 +8,10 @@
 
 namespace ringroad::preload::runtime {
 
-// Reads the environment; called once from the library's constructor, so that a program that clears
-// its environment later (nginx does) changes nothing. Does nothing else.
-void capture_environment() noexcept;
+// Reads the environment and notes argv[0], which may be null. Called once from the library's
+// constructor, so that a program that clears or overwrites them later (nginx does) changes
+// nothing. Does nothing else.
+void capture_start(const char* argv0) noexcept;
 
 // The program asks for a TCP connection or listener: loads the policy and makes the agent, once. Null
 // when the library is switched off or there is no policy that lets anything off the kernel.

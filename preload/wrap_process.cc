@@ -14,10 +14,11 @@ using namespace ringroad::preload;
 
 namespace {
 
-__attribute__((constructor(101))) void library_loaded() noexcept {
+// Glibc hands constructors what main() gets.
+__attribute__((constructor(101))) void library_loaded(int argc, char** argv) noexcept {
   const int saved = errno;
   bind_real();
-  runtime::capture_environment();
+  runtime::capture_start(argc > 0 ? argv[0] : nullptr);
   // Registered first, so it runs last: after the handlers of the program.
   at_quick_exit([] { runtime::leave(Reason::kExit); });
   errno = saved;

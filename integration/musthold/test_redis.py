@@ -62,6 +62,17 @@ def load(port, environment):
     return output(["/usr/bin/python3", "-Ic", PIPELINES, port, BATCHES], environment)
 
 
+@needs("redis-server", "redis-benchmark")
+def test_a_rule_means_the_name_that_a_server_is_started_by(host):
+    """Debian's redis-server is a link to redis-check-rdb."""
+    names = host.preload(host.policy("by-name", ["1-65535"], promote_after="{ messages = 1 }",
+                                     program='["redis-server", "redis-benchmark"]'))
+    port = support.free_port()
+    with redis(host, "by-name", port, names) as child:
+        output(["redis-benchmark", "-p", port, "-n", 20000, "-c", 2, "-t", "get", "-q"], names)
+        check_promoted(host, child.pid, 100_000)
+
+
 @needs("redis-server", "redis-cli", "redis-benchmark")
 def test_redis_with_threads_that_read_and_write(host, eager):
     outcomes = []

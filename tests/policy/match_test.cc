@@ -51,6 +51,29 @@ subnet = "10.9.1.0/24"
   EXPECT_EQ(connecting(*policy, "10.9.2.1:3306"), "");
 }
 
+TEST(Match, ARuleMeansTheFileOrTheNameThatTheProgramIsStartedBy) {
+  const auto policy = must_load(
+      "version = 1\n[[rule]]\nname = \"r\"\nsubnet = \"10.9.1.0/24\"\nprogram = \"redis-server\"\n");
+  const Endpoint here = endpoint("10.9.0.1:1");
+  const Endpoint there = endpoint("10.9.1.1:2");
+  const auto matches = [&](const Program& program) {
+    const bool found = policy->match(Role::kConnect, program, here, there) != nullptr;
+    const Explanation explanation = policy->explain(Role::kConnect, program, here, there);
+    EXPECT_EQ(explanation.decision != nullptr, found);
+    EXPECT_EQ(policy->reach(Role::kConnect, program, 2).shm, found);
+    return found ? explanation.considered.back().program
+                 : explanation.considered.back().mismatches.back().reason;
+  };
+  EXPECT_EQ(matches({"/usr/bin/redis-check-rdb", "/usr/bin/redis-server"}),
+            "its argv[0] \"redis-server\" is like \"redis-server\"");
+  EXPECT_EQ(matches({"/usr/bin/redis-server", "sentinel"}),
+            "its file \"redis-server\" is like \"redis-server\"");
+  EXPECT_EQ(matches({"redis-check-rdb", ""}),
+            "program \"redis-check-rdb\" is not like \"redis-server\"");
+  EXPECT_EQ(matches({"redis-check-rdb", "sentinel"}),
+            "program \"redis-check-rdb\", started as \"sentinel\", is not like \"redis-server\"");
+}
+
 TEST(Match, TheSubnetIsThatOfTheRemoteEndInBothRoles) {
   const auto policy = must_load("version = 1\n[[rule]]\nname = \"r\"\nsubnet = \"10.9.1.0/24\"\n");
   for (const Role role : {Role::kConnect, Role::kAccept}) {
