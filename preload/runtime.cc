@@ -42,7 +42,9 @@ Environment environment;
 Mutex start_mutex;
 std::atomic<bool> started{false};
 std::atomic<Agent*> the_agent{nullptr};
-stats::Segment* segment = nullptr;
+std::atomic<stats::Segment*> segment{nullptr};
+std::atomic<bool> segment_tried{false};  // in this process
+Mutex segment_mutex;
 pid_t owner = 0;
 Family::Member child = 0;  // that is being forked; guarded by the table of descriptors
 std::atomic<unsigned> fork_count{0};
@@ -129,8 +131,9 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
 // ---- the policy
 
 void publish_policy(stats::PolicyStatus status, std::size_t rules, const char* detail) noexcept {
-  if (segment == nullptr) return;
-  stats::SegmentHeader& header = segment->header();
+  stats::Segment* const own = segment.load(std::memory_order_acquire);
+  if (own == nullptr) return;
+  stats::SegmentHeader& header = own->header();
   const std::uint32_t sequence = header.policy_sequence.load(std::memory_order_relaxed);
   header.policy_sequence.store(sequence + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
@@ -138,6 +141,24 @@ void publish_policy(stats::PolicyStatus status, std::size_t rules, const char* d
   copy(header.policy_detail, sizeof header.policy_detail, detail);
   header.policy_status.store(static_cast<std::uint32_t>(status), std::memory_order_relaxed);
   header.policy_sequence.store(sequence + 2, std::memory_order_release);
+}
+
+// The statistics of this process, made when they are asked for first; null: they cannot be.
+stats::Segment* own_segment() noexcept {
+  if (!segment_tried.load(std::memory_order_acquire)) {
+    const signals::Later whole;  // a handler may ask for them, too
+    MutexLock lock(segment_mutex);
+    if (!segment_tried.load(std::memory_order_relaxed)) {
+      stats::Segment* const made = stats::Segment::create(environment.directory, program);
+      if (made != nullptr) made->header().operator_mode.store(made->mode_before_exec());
+      segment.store(made, std::memory_order_release);
+      if (const policy::Policy* policy = policy_file::current(); policy != nullptr) {
+        publish_policy(stats::PolicyStatus::kLoaded, policy->rule_count(), "");
+      }
+      segment_tried.store(true, std::memory_order_release);
+    }
+  }
+  return segment.load(std::memory_order_acquire);
 }
 
 const policy::Settings* rule_for(StreamRole role, const Endpoint& local,
@@ -171,7 +192,7 @@ bool reload_policy(int watch_fd) noexcept {
     }
     follow_log_of(*policy_file::current());
     publish_policy(stats::PolicyStatus::kLoaded, rules, outcome.detail.c_str());
-    if (segment != nullptr) segment->header().policy_reloads.fetch_add(1);
+    if (stats::Segment* own = segment.load()) own->header().policy_reloads.fetch_add(1);
     policy_edited.store(true, std::memory_order_relaxed);
     log::write(log::Level::kInfo, ("the policy was edited: " + outcome.detail).c_str());
     return true;
@@ -234,15 +255,20 @@ void after_fork_child() noexcept {
   Agent* agent = the_agent.load();
   if (agent == nullptr) return;
   claim_memory();
-  // The segment is the parent's; the child gets its own. Streams of the parent's keep pointing at
-  // the old one, and are never touched again.
-  segment = stats::Segment::create(environment.directory, program);
+  segment_mutex.reset_after_fork();
+  // The segment is the parent's; the child makes its own when it needs one. Streams of the parent's
+  // keep pointing at the old one, and are never touched again.
+  stats::Segment* const parents = segment.exchange(nullptr);
+  segment_tried.store(false);
   execs_under_way.store(0);
   fork_holds = false;
-  if (const policy::Policy* policy = policy_file::current(); policy != nullptr) {
-    publish_policy(stats::PolicyStatus::kLoaded, policy->rule_count(), "");
+  agent->after_fork_child();
+  // What an operator has said holds for the program that the child becomes, too (stats.h).
+  const std::uint32_t mode =
+      parents == nullptr ? 0 : parents->header().operator_mode.load(std::memory_order_relaxed);
+  if (mode != static_cast<std::uint32_t>(control::Mode::kAuto)) {
+    if (stats::Segment* own = own_segment()) own->header().operator_mode.store(mode);
   }
-  agent->after_fork_child(segment);
   establish_mutex.reset_after_fork();
   fresh::after_fork_child();
   inherit_mutex.reset_after_fork();
@@ -263,7 +289,7 @@ void start() noexcept {
     const policy_file::Outcome outcome = policy_file::load(environment.policy);
     const policy::Policy* policy = policy_file::current();
     if (policy == nullptr) {
-      segment = stats::Segment::create(environment.directory, program);
+      own_segment();
       publish_policy(stats::PolicyStatus::kRefused, 0, outcome.detail.c_str());
       log::write(log::Level::kWarn,
                  ("policy refused, every connection stays on TCP: " + outcome.detail).c_str());
@@ -275,14 +301,12 @@ void start() noexcept {
       lets_off |= policy->rule(i).via != policy::Via::kTcp;
     }
     if (!lets_off) return;
-    segment = stats::Segment::create(environment.directory, program);
+    stats::Segment* const own = own_segment();
     publish_policy(stats::PolicyStatus::kLoaded, policy->rule_count(), outcome.detail.c_str());
     AgentOptions options;
     options.load_verbs = load_verbs;
-    options.segment = segment;
-    if (segment != nullptr) {
-      options.mode = static_cast<control::Mode>(segment->mode_before_exec());
-    }
+    options.segment = own_segment;
+    if (own != nullptr) options.mode = static_cast<control::Mode>(own->mode_before_exec());
     options.watch_policy = policy_file::watch;
     options.take_policy_events = policy_file::take_events;
     options.reload_policy = reload_policy;
@@ -404,7 +428,8 @@ bool is_tcp(int fd) noexcept {
 }
 
 void count_early(const policy::Settings& rule, const EarlyUse& early) noexcept {
-  if (segment == nullptr) return;
+  stats::Segment* const own = own_segment();
+  if (own == nullptr) return;
   // The one whose index was asked for last: a segment's indices do not change.
   struct Index {
     const stats::Segment* segment;
@@ -412,10 +437,10 @@ void count_early(const policy::Settings& rule, const EarlyUse& early) noexcept {
     std::uint8_t value;
   };
   static constinit thread_local Index last __attribute__((tls_model("initial-exec"))) = {};
-  if (last.segment != segment || last.rule != &rule) {
-    last = {segment, &rule, segment->rule_index(rule.name.c_str())};
+  if (last.segment != own || last.rule != &rule) {
+    last = {own, &rule, own->rule_index(rule.name.c_str())};
   }
-  segment->count_early(last.value, early);
+  own->count_early(last.value, early);
 }
 
 bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {
@@ -553,7 +578,9 @@ bool leave(Reason reason) noexcept {
   agent->leave_all(reason, kLeaveTimeoutNs);
   if (reason == Reason::kExec) descriptors::keep_over_exec(*agent);
   if (reason == Reason::kExit) agent->family().resign();
-  if (reason == Reason::kExit && segment != nullptr) segment->remove_file();
+  if (stats::Segment* own = segment.load(); reason == Reason::kExit && own != nullptr) {
+    own->remove_file();
+  }
   errno = saved;
   return true;
 }

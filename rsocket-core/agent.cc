@@ -23,12 +23,7 @@ constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 }  // namespace
 
 Agent::Agent(const AgentOptions& options) noexcept
-    : options_(options),
-      segment_(options.segment),
-      mode_(options.mode),
-      budget_(options.segment) {
-  publish_mode();
-}
+    : options_(options), mode_(options.mode) {}
 
 PromotionId Agent::next_promotion_id() noexcept {
   static std::atomic<PromotionId> next{1};
@@ -39,6 +34,11 @@ bool Agent::ensure_thread() noexcept {
   MutexLock lock(mutex_);
   if (started_) return running_.load(std::memory_order_relaxed);
   started_ = true;
+  if (segment_ == nullptr && options_.segment != nullptr) {
+    segment_ = options_.segment();
+    budget_.report_to(segment_);
+    publish_mode();
+  }
   const int epoll_fd = sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
   const int wake_fd = sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
   epoll_event event{};
@@ -321,12 +321,11 @@ void Agent::after_fork_parent() noexcept {
   mutex_.unlock();
 }
 
-void Agent::after_fork_child(stats::Segment* segment) noexcept {
+void Agent::after_fork_child() noexcept {
   held_.store(0);
   mutex_.reset_after_fork();
   queue_mutex_.reset_after_fork();
-  segment_ = segment;
-  publish_mode();
+  segment_ = nullptr;  // the parent's
   started_ = false;
   running_.store(false);
   // The parent's epoll instance and eventfd are shared with it: let go of our copies. What hangs on
@@ -343,7 +342,7 @@ void Agent::after_fork_child(stats::Segment* segment) noexcept {
   new (&promotions_) std::map<PromotionId, Promotion>;
   new (&channels_) std::map<PromotionId, std::uint64_t>;
   new (&unknown_) std::map<PromotionId, Unknown>;
-  new (&budget_) ChannelBudget(segment);
+  new (&budget_) ChannelBudget;
   new (&waiting_) std::deque<Waiting>;
   new (&kept_by_peer_) std::map<Endpoint, KeptByPeer>;
   control_ = nullptr;

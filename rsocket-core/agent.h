@@ -36,7 +36,10 @@ namespace ringroad {
 struct AgentOptions {
   // Loads the verbs transport, or says why not. Called once, on the agent thread; may be null.
   Transport* (*load_verbs)(TransportEvents& events, Reason& why) noexcept = nullptr;
-  stats::Segment* segment = nullptr;  // not owned; may be null
+  // The process' statistics, null where they cannot be kept. Asked once, when the process needs the
+  // agent's thread, and once more in each child of a fork that needs it: a child that becomes a
+  // helper program leaves no file. Not owned; may be null: there are none.
+  stats::Segment* (*segment)() noexcept = nullptr;
   // One line about a decision, for the log. Called on any thread; may be null.
   void (*log)(const char* line) noexcept = nullptr;
   // Whether such a line would be written, now; null: always.
@@ -110,7 +113,7 @@ class Agent final : public StreamHost, public TransportEvents {
   Family::Member expect_child() noexcept RR_EXCLUDES(mutex_);
   void before_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
   void after_fork_parent() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
-  void after_fork_child(stats::Segment* segment) noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
+  void after_fork_child() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
   Family& family() noexcept { return family_; }
 
   // StreamHost
@@ -340,7 +343,7 @@ class Agent final : public StreamHost, public TransportEvents {
   void log_move(Watched& watched) noexcept;
 
   const AgentOptions options_;
-  stats::Segment* segment_;
+  stats::Segment* segment_ = nullptr;  // null until ensure_thread()
 
   Mutex mutex_;
   bool started_ RR_GUARDED_BY(mutex_) = false;

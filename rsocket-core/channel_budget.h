@@ -38,8 +38,8 @@ class ChannelBudget {
     kNone,    // all are busy
   };
 
-  explicit ChannelBudget(stats::Segment* segment) noexcept : segment_(segment) {}
-
+  // Where the numbers of channels are told; null: nowhere. Not owned.
+  void report_to(stats::Segment* segment) noexcept { segment_ = segment; }
   void set_limit(unsigned limit) noexcept;
   // `stream` has a channel now.
   void add(const StreamPtr& stream, std::int64_t now_ns);
@@ -65,7 +65,7 @@ class ChannelBudget {
   bool send_away(Entry& entry, std::int64_t now_ns) noexcept;
   void publish() noexcept;
 
-  stats::Segment* segment_;  // not owned; may be null
+  stats::Segment* segment_ = nullptr;
   unsigned limit_ = kUsualLimit;
   std::map<std::uint64_t, Entry> entries_;  // by the stream's id
   // Who was idle at the last look, longest first from the back.

@@ -165,6 +165,7 @@ struct Process {
 
  private:
   static inline std::atomic<ToldTransport*> made{nullptr};  // on the agent's thread
+  static inline stats::Segment* statistics = nullptr;
 
   Process() {
     char name[] = "/tmp/ringroad-agent-XXXXXX";
@@ -172,7 +173,8 @@ struct Process {
     std::atexit([] { std::filesystem::remove_all(the().directory_); });
     segment = stats::Segment::create(directory_.c_str(), "agent_test");
     AgentOptions options;
-    options.segment = segment;
+    statistics = segment;
+    options.segment = []() noexcept { return statistics; };
     options.load_verbs = [](TransportEvents& events, Reason&) noexcept -> Transport* {
       made = new ToldTransport(events);
       return made;

@@ -37,7 +37,7 @@ class ChannelBudgetTest : public testing::Test {
   }
 
   std::deque<StreamPair> pairs_;
-  ChannelBudget budget_{nullptr};
+  ChannelBudget budget_;
   const std::int64_t start_ = sys::now_ns();
 };
 

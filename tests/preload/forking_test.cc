@@ -454,6 +454,29 @@ TEST_F(ForkingTest, AStreamThatWasOnAChannelAtTheForkReturnsToOneWhenTheChildHas
   EXPECT_GT(times(), before);
 }
 
+TEST_F(ForkingTest, AChildThatUsesNoConnectionMakesNoStatisticsFile) {
+  const auto server = start_server({"helper"});
+  Client client = connect();
+  const pid_t process = server_of(*server, client);
+  ASSERT_TRUE(promoted(process, client));
+  const auto files = [&] {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(directory_.path() + "/run")) {
+      if (entry.is_regular_file()) names.insert(entry.path().filename());
+    }
+    return names;
+  };
+  const std::set<std::string> both = {std::to_string(process),
+                                      std::to_string(client.program->pid())};
+  EXPECT_EQ(files(), both);
+  server->write("\n");
+  ASSERT_TRUE(server->wait_for("forked.\n", kTimeoutMs));
+  EXPECT_TRUE(client.say(3));
+  EXPECT_EQ(files(), both);  // the child lives
+  server->write("\n");
+  ASSERT_TRUE(server->wait_for("alone.\n", kTimeoutMs));
+}
+
 TEST_F(ForkingTest, AnExecThatFailsIsNoFarewellToTheChannel) {
   const auto server = start_server({"failing"});
   Client client = connect();
