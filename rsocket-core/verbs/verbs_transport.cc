@@ -1,5 +1,6 @@
 #include "rsocket-core/verbs/verbs_transport.h"
 
+#include <dlfcn.h>
 #include <sys/timerfd.h>
 
 #include <algorithm>
@@ -23,6 +24,14 @@ PromotionId promotion_of(const rdma_cm_id* id) noexcept {
   return reinterpret_cast<std::uintptr_t>(id->context);
 }
 
+// Before rdma-core 35 libibverbs cannot be asked, and the object must load beside such a one.
+bool fork_is_to_be_prepared() noexcept {
+  using Question = decltype(ibv_is_fork_initialized);
+  auto* const is_initialized =
+      reinterpret_cast<Question*>(dlsym(RTLD_DEFAULT, "ibv_is_fork_initialized"));
+  return is_initialized == nullptr || is_initialized() == IBV_FORK_DISABLED;
+}
+
 }  // namespace
 
 std::unique_ptr<VerbsTransport> VerbsTransport::create(const VerbsHost& host,
@@ -31,7 +40,7 @@ std::unique_ptr<VerbsTransport> VerbsTransport::create(const VerbsHost& host,
   if (why != Reason::kNone) return nullptr;
   // Before the first registration, or a fork would move the pages under the device. Kernels from
   // 5.12 copy pinned pages themselves, and the call does nothing there.
-  if (ibv_is_fork_initialized() == IBV_FORK_DISABLED) ibv_fork_init();
+  if (fork_is_to_be_prepared()) ibv_fork_init();
   std::unique_ptr<VerbsTransport> transport(new (std::nothrow) VerbsTransport(host));
   why = transport == nullptr ? Reason::kNoMemory : transport->open();
   if (why != Reason::kNone) transport.reset();
