@@ -71,7 +71,7 @@ std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
   if (auto set = known_by_another_number(epfd)) return set;
   EpollSet::Calls calls;
   calls.pwait = cancellation::epoll_pwait;
-  calls.pwait2 = bound_real().epoll_pwait2 != nullptr ? cancellation::epoll_pwait2 : nullptr;
+  calls.pwait2 = cancellation::epoll_pwait2;
   std::shared_ptr<EpollSet> set = EpollSet::create(epfd, calls);
   if (set == nullptr) return nullptr;
   if (!descriptors::insert(epfd, set)) {

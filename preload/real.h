@@ -23,6 +23,10 @@
 namespace ringroad::preload {
 
 struct Real;
+using LookUp = void*(const char* name);
+// Fills `to` with what `look_up` finds, and for what it does not find with preload/absent.h: no member is null.
+void bind(Real& to, LookUp* look_up) noexcept;
+// The same with what comes after this library, for real().
 void bind_real() noexcept;
 
 // What stands for a function until it is bound: binds all of them, and calls it. None for those with
@@ -53,7 +57,7 @@ extern bool real_bound RR_HIDDEN;
 // Safe at any time: other libraries' constructors run before ours, and who calls a function that is not
 // bound yet binds it. Nothing is asked here.
 inline const Real& real() noexcept { return real_functions; }
-// For those that a libc may not have, and those that take whatever they are given (`...`).
+// For those that take whatever they are given (`...`).
 inline const Real& bound_real() noexcept {
   if (__builtin_expect(!__atomic_load_n(&real_bound, __ATOMIC_ACQUIRE), 0)) bind_real();
   return real_functions;

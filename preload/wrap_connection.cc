@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "preload/absent.h"
 #include "preload/cancellation.h"
 #include "preload/close.h"
 #include "preload/epolls.h"
@@ -285,7 +286,15 @@ bool has_one_thread() noexcept {
          threads.st_nlink <= kOneAndTheLibrarys;
 }
 
-RR_NOINLINE int close_stretches(unsigned first, unsigned last, int flags) noexcept {
+// With `one_by_one` also where the kernel has no close_range(2): closefrom(3) cannot fail.
+int close_numbers(unsigned first, unsigned last, int flags, bool one_by_one) noexcept {
+  const int result = real().close_range(first, last, flags);
+  if (result == 0 || !one_by_one || errno != ENOSYS) return result;
+  absent::close_each(first, last);
+  return 0;
+}
+
+RR_NOINLINE int close_stretches(unsigned first, unsigned last, int flags, bool one_by_one) noexcept {
   // What the library's thread kept open would never be closed.
   if (flags != 0 && has_one_thread()) flags = 0;
   // Daemons and sshd close everything: a look at a million numbers would take milliseconds.
@@ -300,7 +309,7 @@ RR_NOINLINE int close_stretches(unsigned first, unsigned last, int flags) noexce
     if (descriptors::managed(fd)) {
       const int result = close_known(fd, [&] {
         const auto known = static_cast<unsigned>(fd);
-        return real().close_range(known, known, flags);
+        return close_numbers(known, known, flags, one_by_one);
       });
       if (result != 0) return -1;
     } else if (own) {
@@ -312,10 +321,10 @@ RR_NOINLINE int close_stretches(unsigned first, unsigned last, int flags) noexce
   for (long number = first; number <= end; ++number) {
     const auto own_number = static_cast<unsigned>(number);
     if (!private_descriptors::is_marked(static_cast<int>(number))) continue;
-    if (own_number > from && real().close_range(from, own_number - 1, flags) != 0) return -1;
+    if (own_number > from && close_numbers(from, own_number - 1, flags, one_by_one) != 0) return -1;
     from = own_number + 1;
   }
-  if (from <= last && real().close_range(from, last, flags) != 0) return -1;
+  if (from <= last && close_numbers(from, last, flags, one_by_one) != 0) return -1;
   for (long number = first; number <= end; ++number) {
     const int fd = static_cast<int>(number);
     if (descriptors::managed(fd) && own) check_closed(fd);
@@ -374,7 +383,10 @@ int rr_close_range(unsigned first, unsigned last, int flags) {
   if ((static_cast<unsigned>(flags) & ~CLOSE_RANGE_UNSHARE) != 0 || first > last) {
     return real().close_range(first, last, flags);
   }
-  return cancellation::no_point<close_stretches>(first, last, flags);
+  return cancellation::no_point<close_stretches>(first, last, flags, false);
 }
 
-void rr_closefrom(int first) { rr_close_range(first < 0 ? 0 : static_cast<unsigned>(first), ~0U, 0); }
+void rr_closefrom(int first) {
+  const unsigned from = first < 0 ? 0 : static_cast<unsigned>(first);
+  cancellation::no_point<close_stretches>(from, ~0U, 0, true);
+}

@@ -381,9 +381,5 @@ int rr_pidfd_getfd(int pidfd, int fd, unsigned flags) {
   // Nobody here says whose descriptors they are. If ours, a copy comes to be that the library is
   // not told of.
   if (descriptors::managed(fd)) give_away(fd, Reason::kFdPassed);
-  // glibc before 2.36 does not have it.
-  if (bound_real().pidfd_getfd == nullptr) {
-    return static_cast<int>(sys::call(SYS_pidfd_getfd, pidfd, fd, flags));
-  }
   return real().pidfd_getfd(pidfd, fd, flags);
 }

@@ -401,13 +401,7 @@ RR_NOINLINE int epoll_pwait_anywhere(int epfd, epoll_event* events, int max, int
 
 RR_NOINLINE int epoll_pwait2_anywhere(int epfd, epoll_event* events, int max,
                                       const timespec* timeout, const sigset_t* mask) {
-  const auto in_kernel = [&] {
-    if (bound_real().epoll_pwait2 != nullptr)
-      return real().epoll_pwait2(epfd, events, max, timeout, mask);
-    // By number, beside a libc that is older than the call.
-    return static_cast<int>(
-        sys::call(SYS_epoll_pwait2, epfd, events, max, timeout, mask, _NSIG / 8));
-  };
+  const auto in_kernel = [&] { return real().epoll_pwait2(epfd, events, max, timeout, mask); };
   std::int64_t unused;
   if (!deadline_from(timeout, unused)) return in_kernel();
   const auto deadline = [&] {
