@@ -98,6 +98,9 @@ class Channel {
   // before anybody else has the channel.
   Proof switch_proof() const noexcept { return switch_proof_; }
   void set_switch_proof(Proof proof) noexcept { switch_proof_ = proof; }
+  // What the peer knows, too: nothing but version 1 until the transport says so, likewise.
+  const Agreement& agreement() const noexcept { return agreement_; }
+  void set_agreement(const Agreement& agreement) noexcept { agreement_ = agreement; }
 
   // Takes in what the peer has done: arrived data, credits, control messages, completions. A call
   // that finds another thread inside may return at once without effect only if that thread is bound
@@ -155,6 +158,7 @@ class Channel {
  private:
   const std::size_t mask_;
   Proof switch_proof_ = 0;
+  Agreement agreement_;
   const bool is_shm_;  // last: what follows in a class made of this fills its line
 };
 

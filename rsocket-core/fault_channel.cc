@@ -9,6 +9,7 @@ FaultChannel::FaultChannel(std::unique_ptr<Channel> inner, std::vector<Fault> sc
     : Channel(inner->ring_bytes()), inner_(std::move(inner)), script_(std::move(script)) {
   tx_head_.store(inner_->tx_head(), std::memory_order_release);
   set_switch_proof(inner_->switch_proof());
+  set_agreement(inner_->agreement());
 }
 
 // Faults that strike by themselves. Those of control messages wait for one.

@@ -337,6 +337,7 @@ std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_shm_pair(
   std::unique_ptr<Channel> listener(new (std::nothrow) ShmChannel(
       memory, ShmSideIndex::kListener, std::move(wakes[1])));
   if (connector == nullptr || listener == nullptr) return {};
+  for (Channel* end : {connector.get(), listener.get()}) end->set_agreement(agreement_with(Hello{}));
   return {std::move(connector), std::move(listener)};
 }
 

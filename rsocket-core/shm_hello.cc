@@ -19,6 +19,9 @@ namespace {
 // many users, perhaps.
 constexpr uid_t kOverflowUser = 65534;
 
+// A part of the names, whatever versions are spoken behind them.
+constexpr unsigned kNames = 1;
+
 constexpr std::size_t kControlBytes =
     CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(ShmPacket::kMaxDescriptors * sizeof(int));
 
@@ -63,7 +66,7 @@ socklen_t make_shm_name(ShmName kind, const Endpoint& endpoint, sockaddr_un& out
   out = sockaddr_un{};
   out.sun_family = AF_UNIX;
   const int length = std::snprintf(out.sun_path + 1, sizeof out.sun_path - 1, "ringroad/%u/%s:%u",
-                                   unsigned{kProtocolVersion}, address, unsigned{endpoint.port});
+                                   kNames, address, unsigned{endpoint.port});
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1) +
          static_cast<socklen_t>(length);
 }
@@ -77,7 +80,7 @@ socklen_t make_shm_process_name(const std::array<std::uint8_t, 16>& token,
   out = sockaddr_un{};
   out.sun_family = AF_UNIX;
   const int length = std::snprintf(out.sun_path + 1, sizeof out.sun_path - 1,
-                                   "ringroad/%u/process/%s", unsigned{kProtocolVersion}, hex);
+                                   "ringroad/%u/process/%s", kNames, hex);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1) +
          static_cast<socklen_t>(length);
 }

@@ -114,6 +114,7 @@ void ShmTransport::on_answer(Handshakes::iterator it) noexcept {
                                     handshake.tuple);
     const Proof said = proof_behind(packet.data(), packet.size(), sizeof(Hello));
     if (!same_proof(said, wanted)) why = Reason::kWrongKey;
+    handshake.channel->set_agreement(agreement_with(handshake.answer));
     handshake.channel->set_switch_proof(
         make_proof(handshake.key, ProofOf::kSwitch, ours, handshake.answer, handshake.tuple));
   }

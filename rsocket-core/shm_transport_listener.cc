@@ -277,6 +277,7 @@ Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) no
   hello.ring_bytes = handshake.ring_bytes;
   hello.nonce = params.nonce;
   message.proof = make_proof(params.key, ProofOf::kAnswer, handshake.connector, hello, tuple);
+  handshake.channel->set_agreement(agreement_with(handshake.connector));
   handshake.channel->set_switch_proof(
       make_proof(params.key, ProofOf::kSwitch, handshake.connector, hello, tuple));
   const int error =

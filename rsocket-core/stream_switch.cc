@@ -266,8 +266,11 @@ void Stream::answer_switch() noexcept {
   boundary_ = peer_s_;
   const std::uint64_t unread = peer_s_ - tcp_rx_;
   // service() tries again as bytes arrive and as the program reads. A server's sockets are what is left
-  // to children and other programs: no frame must ever stand behind bytes that only those will read.
-  if (role_ == StreamRole::kAccept && unread > 0) {
+  // to children and other programs: no frame must ever stand behind bytes that only those will read. The
+  // other end does not leave one to them where it can give back what is unread.
+  const bool must_be_read =
+      role_ == StreamRole::kAccept || !channel_->agreement().has(Feature::kGivenBack);
+  if (must_be_read && unread > 0) {
     if (!waits_for_reader_) deadline_ns_ = sys::now_ns() + kReadTimeoutNs;
     waits_for_reader_ = true;
     return;

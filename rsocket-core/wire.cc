@@ -56,12 +56,26 @@ FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_
   return FrameMatch::kResume;
 }
 
+namespace {
+
+constexpr unsigned highest_of(const Hello& hello) noexcept {
+  return hello.highest != 0 ? hello.highest : hello.version;
+}
+
+}  // namespace
+
+Agreement agreement_with(const Hello& peer) noexcept {
+  return {peer.features & kFeatures,
+          static_cast<std::uint8_t>(std::min<unsigned>(highest_of(peer), kHighestVersion))};
+}
+
 Reason parse_hello(const void* data, std::size_t n, Hello& out) noexcept {
   if (n < sizeof(Hello)) return Reason::kBadRequest;
   Hello hello;
   std::memcpy(&hello, data, sizeof hello);
   if (hello.magic != kMagic) return Reason::kBadRequest;
-  if (hello.version != kProtocolVersion) return Reason::kVersion;
+  if (hello.version == 0 || highest_of(hello) < hello.version) return Reason::kBadRequest;
+  if (hello.version > kHighestVersion || highest_of(hello) < kLowestVersion) return Reason::kVersion;
   if (hello.tcp_port == 0 || !valid_ring_bytes(hello.ring_bytes)) return Reason::kBadRequest;
   out = hello;
   return Reason::kNone;
@@ -79,7 +93,7 @@ bool parse_redirect(const void* data, std::size_t n, Rendezvous& where) noexcept
   if (parse_refusal(data, n) != Reason::kRedirect || n < sizeof(Redirect)) return false;
   Redirect redirect;
   std::memcpy(&redirect, data, sizeof redirect);
-  if (redirect.refusal.version != kProtocolVersion) return false;
+  // Whoever is named there may speak others than the one who names it.
   where.rdma_port = redirect.rdma_port;
   where.token = redirect.token;
   return where.has_shm() || where.rdma_port != 0;

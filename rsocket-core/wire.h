@@ -16,7 +16,33 @@ namespace ringroad {
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 
 inline constexpr std::uint32_t kMagic = 0x31525252;  // "RRR1"
-inline constexpr std::uint16_t kProtocolVersion = 1;
+
+// ---- Versions ----------------------------------------------------------------------------------
+// A Hello says which versions its sender speaks, and what it knows besides. Two ends use the highest
+// version that both speak, and of the features those that both name. A build from before there were
+// ranges says version 1, and zero in the other fields: 1 is all that it speaks, and it names nothing.
+
+inline constexpr std::uint16_t kLowestVersion = 1;
+inline constexpr std::uint8_t kHighestVersion = 1;
+
+// Bits of Hello::features: what an end may do only to one that knows it, within any version.
+// Append only.
+enum class Feature : std::uint32_t {
+  // Bytes behind a RESUME which the other end writes again. Builds of version 1 exist that read such a
+  // RESUME as bytes of the program's, and reset the connection.
+  kGivenBack = 1U << 0,
+};
+inline constexpr std::uint32_t kFeatures = static_cast<std::uint32_t>(Feature::kGivenBack);
+
+// What both ends of a promotion can do.
+struct Agreement {
+  std::uint32_t features = 0;
+  std::uint8_t version = kLowestVersion;
+
+  bool has(Feature feature) const noexcept {
+    return (features & static_cast<std::uint32_t>(feature)) != 0;
+  }
+};
 
 // ---- Nonces ------------------------------------------------------------------------------------
 // Each end of a promotion draws 15 random bytes and tells the other over the channel. A frame that
@@ -102,7 +128,10 @@ static_assert(offsetof(ControlMessage, credits) == 4 && offsetof(ControlMessage,
 // ---- Promotion request and answer (CM private data; the shm hello starts the same) --------------
 //
 //  0       4         6          8            16     20          24       26   28           32     47 48
-//  | magic | version | tcp port | ring addr  | rkey | ring size | credits| port | zero      | nonce  |k|
+//  | magic | lowest  | tcp port | ring addr  | rkey | ring size | credits| port | features  | nonce  |h|
+//
+// `lowest` and `h`ighest are the versions that the sender speaks. They, the magic and `features` stand
+// where they stand in every version.
 //
 // REQ carries it from the connector, REP the same from the listener. 48 bytes: an IBTA CM REQ in
 // RDMA_PS_TCP leaves 56 bytes to the user (rdma_connect(3)), REP 196, REJ 148. Where the policy names a
@@ -110,23 +139,24 @@ static_assert(offsetof(ControlMessage, credits) == 4 && offsetof(ControlMessage,
 
 struct Hello {
   std::uint32_t magic = kMagic;
-  std::uint16_t version = kProtocolVersion;
+  std::uint16_t version = kLowestVersion;
   std::uint16_t tcp_port = 0;    // the sender's own port of the TCP connection
   std::uint64_t ring_addr = 0;   // verbs: remote address of the sender's receive ring
   std::uint32_t rkey = 0;        // verbs: its rkey
   std::uint32_t ring_bytes = 0;  // size of the sender's receive ring
   std::uint16_t credits = 0;     // verbs: data messages that the sender has posted receives for
   std::uint16_t listener_port = 0;  // verbs: the TCP listener's, where the CM is asked at another port
-  std::uint32_t zero32 = 0;
+  std::uint32_t features = kFeatures;
   Nonce nonce{};
-  std::uint8_t zero8 = 0;
+  std::uint8_t highest = kHighestVersion;  // 0: `version` is the only one
 };
-static_assert(sizeof(Hello) == 48);
+static_assert(sizeof(Hello) == 48 && offsetof(Hello, version) == 4 && offsetof(Hello, features) == 28 &&
+              offsetof(Hello, highest) == 47);
 
-// REJ carries this.
+// REJ carries this, in every version.
 struct Refusal {
   std::uint32_t magic = kMagic;
-  std::uint16_t version = kProtocolVersion;
+  std::uint16_t version = kLowestVersion;
   std::uint8_t reason = 0;
   std::uint8_t zero8 = 0;
 };
@@ -163,8 +193,10 @@ struct ProvenHello {
 };
 static_assert(sizeof(ProvenHello) == 56);
 
-// kNone when `n` bytes at `data` are a Hello that this version understands.
+// kNone when `n` bytes at `data` are a Hello of an end that speaks a version which this one speaks, too.
 Reason parse_hello(const void* data, std::size_t n, Hello& out) noexcept;
+// With the sender of a Hello that parse_hello() has taken.
+Agreement agreement_with(const Hello& peer) noexcept;
 
 // The peer's reason; kPeerRefused when the bytes are no Refusal of ours.
 Reason parse_refusal(const void* data, std::size_t n) noexcept;

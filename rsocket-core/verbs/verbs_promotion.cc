@@ -220,6 +220,7 @@ Reason VerbsTransport::answer(PromotionId id, Attempt& attempt,
   attempt.channel->describe(hello);
   attempt.step = Step::kAccepting;
   attempt.deadline_ns = sys::now_ns() + kPromotionNs;
+  attempt.channel->set_agreement(agreement_with(attempt.peer));
   attempt.channel->set_switch_proof(
       make_proof(params.key, ProofOf::kSwitch, attempt.peer, hello, attempt.tuple));
   const ProvenHello message{
@@ -246,6 +247,7 @@ void VerbsTransport::on_established(Attempts::iterator attempt, const CmEvent& e
                     prove(ProofOf::kAnswer))) {
       why = Reason::kWrongKey;
     }
+    state.channel->set_agreement(agreement_with(state.peer));
     state.channel->set_switch_proof(prove(ProofOf::kSwitch));
   }
   if (why == Reason::kNone && !state.channel->established(std::move(state.cm_id), state.peer)) {

@@ -102,6 +102,23 @@ TEST(ShmTransportHostile, AcceptsTheHelloThatTheOthersAreMadeFrom) {
   }
 }
 
+// Who says nothing of versions and features is of a build that knows of none.
+TEST(ShmTransportVersions, AConnectorFromBeforeRangesGetsAChannelWithoutWhatItMayNotKnow) {
+  Node host;
+  host.accept_everything();
+  ASSERT_EQ(host.transport->listen(server()), Reason::kNone);
+  Descriptors d;
+  ShmHello hello = good_hello();
+  hello.hello.features = 0;
+  hello.hello.highest = 0;
+  Intruder intruder(server());
+  intruder.send(&hello, sizeof hello, {d.memfd, d.event});
+  ASSERT_TRUE(run_until({host.transport.get()}, [&] { return host.agent.has_outcome(); }));
+  ASSERT_EQ(host.agent.channels.size(), 1U);
+  EXPECT_EQ(host.agent.channel().agreement().version, 1);
+  EXPECT_FALSE(host.agent.channel().agreement().has(Feature::kGivenBack));
+}
+
 TEST(ShmTransportHostile, RefusesMalformedHellosAndKeepsNoDescriptor) {
   Node host;
   host.accept_everything();
@@ -118,7 +135,10 @@ TEST(ShmTransportHostile, RefusesMalformedHellosAndKeepsNoDescriptor) {
   const auto nothing = [](ShmHello&) {};
   const std::vector<Case> cases = {
       {"magic", Reason::kBadRequest, good, [](ShmHello& h) { h.hello.magic ^= 1; }},
-      {"version", Reason::kVersion, good, [](ShmHello& h) { ++h.hello.version; }},
+      {"version", Reason::kVersion, good,
+       [](ShmHello& h) { h.hello.version = h.hello.highest = kHighestVersion + 1; }},
+      {"no range of versions", Reason::kBadRequest, good,
+       [](ShmHello& h) { h.hello.version = kHighestVersion + 1; }},
       {"no port", Reason::kBadRequest, good, [](ShmHello& h) { h.hello.tcp_port = 0; }},
       {"other port", Reason::kBadRequest, good, [](ShmHello& h) { ++h.hello.tcp_port; }},
       {"ring size", Reason::kBadRequest, good, [](ShmHello& h) { h.hello.ring_bytes = 12345; }},
@@ -469,6 +489,24 @@ TEST(ShmTransportHostile, AnAnswerThatDoesNotProveTheKeyIsNotBelieved) {
   }
 }
 
+TEST(ShmTransportVersions, AListenerFromBeforeRangesGetsAChannelWithoutWhatItMayNotKnow) {
+  Node client;
+  Impostor impostor(server());
+  Descriptors d;
+  client.connect(server());
+  impostor.take();
+  Hello answer;
+  answer.tcp_port = server().port;
+  answer.ring_bytes = kRing;
+  answer.features = 0;
+  answer.highest = 0;
+  ASSERT_EQ(send_shm_packet(impostor.fd(), &answer, sizeof answer, &d.event, 1), 0);
+  ASSERT_TRUE(run_until({client.transport.get()}, [&] { return client.agent.has_outcome(); }));
+  ASSERT_EQ(client.agent.channels.size(), 1U);
+  EXPECT_EQ(client.agent.channel().agreement().version, 1);
+  EXPECT_FALSE(client.agent.channel().agreement().has(Feature::kGivenBack));
+}
+
 TEST(ShmTransportHostile, RefusesMalformedAnswersAndKeepsNoDescriptor) {
   Node client;
   Impostor impostor(server());
@@ -484,7 +522,8 @@ TEST(ShmTransportHostile, RefusesMalformedAnswersAndKeepsNoDescriptor) {
   const std::vector<Case> cases = {
       {"the answer that the others are made from", Reason::kNone, {d.event}, nothing},
       {"magic", Reason::kBadRequest, {d.event}, [](Hello& h) { h.magic = 0; }},
-      {"version", Reason::kVersion, {d.event}, [](Hello& h) { h.version = 9; }},
+      {"version", Reason::kVersion, {d.event}, [](Hello& h) { h.version = h.highest = 9; }},
+      {"no range of versions", Reason::kBadRequest, {d.event}, [](Hello& h) { h.version = 9; }},
       {"port", Reason::kBadRequest, {d.event}, [](Hello& h) { ++h.tcp_port; }},
       {"ring size", Reason::kBadRequest, {d.event}, [](Hello& h) { h.ring_bytes *= 2; }},
       {"short", Reason::kBadRequest, {d.event}, nothing, sizeof(Hello) - 1},

@@ -62,6 +62,8 @@ TEST(ShmTransportTest, BuildsAChannelAtBothEnds) {
   EXPECT_EQ(client.agent.channel().ring_bytes(), kRing);
   EXPECT_TRUE(says(client.agent.channel(), host.agent.channel(), "hello"));
   EXPECT_TRUE(says(host.agent.channel(), client.agent.channel(), "world"));
+  EXPECT_TRUE(client.agent.channel().agreement().has(Feature::kGivenBack));
+  EXPECT_TRUE(host.agent.channel().agreement().has(Feature::kGivenBack));
 }
 
 TEST(ShmTransportTest, KeepsTwoDescriptorsAChannelAndNothingElse) {

@@ -59,6 +59,63 @@ TEST(StreamSwitch, AClientIsNotStoppedForLongByAServerThatDoesNotRead) {
   EXPECT_EQ("before after", recv_text(*p.b, 100));
 }
 
+// A peer from before bytes were given back resets the connection when it reads of some.
+struct OlderPeer : StreamPair {
+  void channels_up() {
+    auto [ca, cb] = make_shm_pair(ring_bytes);
+    ASSERT_NE(nullptr, ca);
+    ca->set_agreement(Agreement{});
+    cb->set_agreement(Agreement{});
+    a->channel_up(std::move(ca), b_nonce);
+    b->channel_up(std::move(cb), a_nonce);
+  }
+};
+
+TEST(StreamSwitch, AClientWhoseServerCannotTakeBytesBackAnswersWhenItHasReadAllThatCameBefore) {
+  OlderPeer p;
+  EXPECT_EQ(6, send_text(*p.b, "before"));
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  p.start();
+  p.channels_up();
+  for (int i = 0; i < 100; ++i) {
+    p.b->service();
+    p.a->service();
+  }
+  EXPECT_EQ(State::kSwitching, p.a->state()) << "no token may stand behind what is unread";
+  EXPECT_EQ("bef", recv_text(*p.a, 3));
+  p.a->service();
+  EXPECT_EQ(State::kSwitching, p.a->state());
+  EXPECT_EQ("ore", recv_text(*p.a, 100));
+  ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnChannel && p.b->state() == kOnChannel; }));
+  EXPECT_EQ(5, send_text(*p.b, "after"));
+  EXPECT_EQ("after", recv_text(*p.a, 100));
+}
+
+TEST(StreamSwitch, AClientThatDoesNotReadStaysOnTcpWhereItsServerCannotTakeBytesBack) {
+  OlderPeer p;
+  EXPECT_EQ(6, send_text(*p.b, "before"));
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  p.start();
+  p.channels_up();
+  for (int i = 0; i < 100; ++i) {
+    p.b->service();
+    p.a->service();
+  }
+  EXPECT_LE(p.a->interest().deadline_ns, sys::now_ns() + Stream::kReadTimeoutNs);
+  ASSERT_TRUE(p.pump_until([&] {
+    p.a->deadline_passed();
+    return p.a->state() == kOnTcp && p.b->state() == kOnTcp;
+  }));
+  EXPECT_EQ(6, send_text(*p.b, " after"));
+  EXPECT_EQ(4, send_text(*p.a, "back"));
+  ASSERT_TRUE(p.pump_until([&] { return p.a->settled() && p.b->settled(); }));
+  ASSERT_TRUE(p.pump_until([&] { return p.a->unread_bytes() == 12; }));
+  char raw[100];
+  EXPECT_EQ(12, ::recv(p.a_fd, raw, sizeof raw, 0)) << "past the library, as a child does";
+  EXPECT_EQ(0, std::memcmp(raw, "before after", 12));
+  EXPECT_EQ("back", recv_text(*p.b, 100));
+}
+
 // Who had a plan for the kernel, and asks it when the carrier has changed: read(2) would find
 // nothing.
 TEST(StreamSwitch, AFrameThatIsInTheKernelIsNothingToRead) {

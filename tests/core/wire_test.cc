@@ -160,8 +160,8 @@ TEST(HelloTest, StandsWhereTheDrawingSays) {
   const std::uint8_t expected[48] = {
       'R',  'R',  'R',  '1',  1,    0,    0x34, 0x12, 0x88, 0x77, 0x66, 0x55,
       0x44, 0x33, 0x22, 0x11, 0xa4, 0xa3, 0xa2, 0xa1, 0,    0,    1,    0,
-      0x02, 0x01, 0,    0,    0,    0,    0,    0,    0x10, 0x11, 0x12, 0x13,
-      0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0};
+      0x02, 0x01, 0,    0,    1,    0,    0,    0,    0x10, 0x11, 0x12, 0x13,
+      0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 1};
   ASSERT_EQ(bytes.size(), sizeof expected);
   EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
 }
@@ -189,9 +189,6 @@ TEST(HelloTest, RefusesWhatItDoesNotUnderstandAndLeavesTheOutputAlone) {
   hello.magic ^= 0x100;
   EXPECT_EQ(verdict(hello), Reason::kBadRequest);
   hello = good_hello();
-  hello.version = kProtocolVersion + 1;
-  EXPECT_EQ(verdict(hello), Reason::kVersion);
-  hello = good_hello();
   hello.tcp_port = 0;
   EXPECT_EQ(verdict(hello), Reason::kBadRequest);
   for (const std::uint32_t ring : {0u, 4095u, 5000u, 0x80000000u, 0xffffffffu}) {
@@ -199,6 +196,49 @@ TEST(HelloTest, RefusesWhatItDoesNotUnderstandAndLeavesTheOutputAlone) {
     hello.ring_bytes = ring;
     EXPECT_EQ(verdict(hello), Reason::kBadRequest) << ring;
   }
+}
+
+Hello of_versions(std::uint16_t lowest, std::uint8_t highest) {
+  Hello hello = good_hello();
+  hello.version = lowest;
+  hello.highest = highest;
+  return hello;
+}
+
+Reason verdict_of(const Hello& hello) {
+  Hello out;
+  return parse_hello(&hello, sizeof hello, out);
+}
+
+TEST(HelloTest, IsTakenFromWhoSpeaksAVersionThatThisEndSpeaksToo) {
+  EXPECT_EQ(verdict_of(of_versions(1, 1)), Reason::kNone);
+  EXPECT_EQ(verdict_of(of_versions(1, 255)), Reason::kNone) << "the common one is used";
+  EXPECT_EQ(verdict_of(of_versions(1, 0)), Reason::kNone) << "a build from before the range";
+  EXPECT_EQ(verdict_of(of_versions(kHighestVersion, 9)), Reason::kNone);
+  EXPECT_EQ(verdict_of(of_versions(kHighestVersion + 1, 9)), Reason::kVersion);
+  EXPECT_EQ(verdict_of(of_versions(kHighestVersion + 1, 0)), Reason::kVersion);
+}
+
+TEST(HelloTest, ARangeThatIsNoneIsMalformed) {
+  EXPECT_EQ(verdict_of(of_versions(0, 1)), Reason::kBadRequest);
+  EXPECT_EQ(verdict_of(of_versions(0, 0)), Reason::kBadRequest);
+  EXPECT_EQ(verdict_of(of_versions(2, 1)), Reason::kBadRequest);
+  EXPECT_EQ(verdict_of(of_versions(65535, 255)), Reason::kBadRequest);
+}
+
+TEST(HelloTest, BothEndsUseTheHighestCommonVersionAndWhatBothKnow) {
+  const Agreement same = agreement_with(Hello{});
+  EXPECT_EQ(same.version, kHighestVersion);
+  EXPECT_EQ(same.features, kFeatures);
+  EXPECT_TRUE(same.has(Feature::kGivenBack));
+  Hello newer = of_versions(1, 255);
+  newer.features = 0xffffffff;
+  EXPECT_EQ(agreement_with(newer).version, kHighestVersion);
+  EXPECT_EQ(agreement_with(newer).features, kFeatures) << "what only the peer knows is nothing";
+  Hello older = of_versions(1, 0);
+  older.features = 0;
+  EXPECT_EQ(agreement_with(older).version, 1);
+  EXPECT_FALSE(agreement_with(older).has(Feature::kGivenBack)) << "who does not say it may not know it";
 }
 
 TEST(HelloTest, SurvivesRandomBytes) {
@@ -269,7 +309,7 @@ TEST(RedirectTest, IsNoneIfItIsShortOrForeignOrLeadsNowhere) {
   EXPECT_FALSE(read(bad, sizeof bad));
   bad = good;
   ++bad.refusal.version;
-  EXPECT_FALSE(read(bad, sizeof bad));
+  EXPECT_TRUE(read(bad, sizeof bad)) << "it is the same in every version";
   bad = good;
   bad.refusal.reason = static_cast<std::uint8_t>(Reason::kBusy);
   EXPECT_FALSE(read(bad, sizeof bad));

@@ -221,6 +221,11 @@ std::string try_promotion(Bytes input) {
   if (!asks && fixture.agent.outcomes != 1) return "a connector is not told";
   if (fixture.agent.channel != nullptr) {
     if (fixture.agent.key.present) return "a channel for one that has not proved the key";
+    const Agreement& agreement = fixture.agent.channel->agreement();
+    if (agreement.version < kLowestVersion || agreement.version > kHighestVersion ||
+        (agreement.features & ~kFeatures) != 0) {
+      return "something is agreed on that this end does not know";
+    }
     if (fixture.agent.channel->ring_bytes() != kRing) return "rings of another size";
     fixture.agent.channel->progress();
     fixture.agent.channel->rx_view();

@@ -16,9 +16,17 @@ std::string try_hello(Bytes bytes) {
   hello.tcp_port = 0xdead;
   const Reason why = parse_hello(bytes.data(), bytes.size(), hello);
   if (why == Reason::kNone) {
-    if (hello.magic != kMagic || hello.version != kProtocolVersion || hello.tcp_port == 0 ||
-        !valid_ring_bytes(hello.ring_bytes)) {
+    if (hello.magic != kMagic || hello.tcp_port == 0 || !valid_ring_bytes(hello.ring_bytes)) {
       return "a hello with impossible fields is taken";
+    }
+    const Agreement agreement = agreement_with(hello);
+    if (agreement.version < std::max(hello.version, kLowestVersion) ||
+        agreement.version > kHighestVersion ||
+        (hello.highest != 0 && agreement.version > hello.highest)) {
+      return "a version is agreed on that one end does not speak";
+    }
+    if ((agreement.features & ~(hello.features & kFeatures)) != 0) {
+      return "a feature is agreed on that one end does not know";
     }
     return {};
   }

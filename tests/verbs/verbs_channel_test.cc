@@ -82,6 +82,8 @@ TEST_F(VerbsTest, WhoHasTheSameKeyGetsAChannelAndAProofForTheSwitch) {
   ASSERT_NE(theirs, nullptr);
   EXPECT_NE(outcome.channel->switch_proof(), 0U);
   EXPECT_EQ(outcome.channel->switch_proof(), theirs->switch_proof());
+  EXPECT_TRUE(outcome.channel->agreement().has(Feature::kGivenBack));
+  EXPECT_TRUE(theirs->agreement().has(Feature::kGivenBack));
 }
 
 TEST_F(VerbsTest, AnotherKeyOrNoneIsRefusedWithItsReasonAtBothEnds) {

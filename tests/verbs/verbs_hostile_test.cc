@@ -58,7 +58,8 @@ TEST_F(VerbsHostileTest, RequestsWithBadPrivateDataAreRefused) {
     return peer.refusal();
   };
   EXPECT_EQ(answer_to([](Hello& h) { h.magic ^= 1; }), Reason::kBadRequest);
-  EXPECT_EQ(answer_to([](Hello& h) { h.version = 2; }), Reason::kVersion);
+  EXPECT_EQ(answer_to([](Hello& h) { h.version = h.highest = 2; }), Reason::kVersion);
+  EXPECT_EQ(answer_to([](Hello& h) { h.version = 2; }), Reason::kBadRequest) << "no range";
   EXPECT_EQ(answer_to([](Hello& h) { h.tcp_port = 0; }), Reason::kBadRequest);
   EXPECT_EQ(answer_to([](Hello& h) { h.ring_bytes = 5000; }), Reason::kBadRequest);
   EXPECT_EQ(answer_to([](Hello& h) { h.ring_bytes = 1U << 31; }), Reason::kBadRequest);
@@ -83,7 +84,8 @@ TEST_F(VerbsHostileTest, AnswersWithBadPrivateDataGiveNoChannel) {
   };
   EXPECT_EQ(outcome_of([](Hello&) {}), Reason::kNone) << "the honest answer";
   EXPECT_EQ(outcome_of([](Hello& h) { h.magic ^= 1; }), Reason::kBadRequest);
-  EXPECT_EQ(outcome_of([](Hello& h) { h.version = 2; }), Reason::kVersion);
+  EXPECT_EQ(outcome_of([](Hello& h) { h.version = h.highest = 2; }), Reason::kVersion);
+  EXPECT_EQ(outcome_of([](Hello& h) { h.version = 2; }), Reason::kBadRequest) << "no range";
   EXPECT_EQ(outcome_of([](Hello& h) { h.tcp_port ^= 1; }), Reason::kBadRequest);
   EXPECT_EQ(outcome_of([](Hello& h) { h.ring_bytes *= 2; }), Reason::kBadRequest);
 }
