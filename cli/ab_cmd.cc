@@ -1,7 +1,10 @@
 #include "cli/ab_cmd.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -12,6 +15,7 @@
 #include <vector>
 
 #include "cli/ab_run.h"
+#include "cli/process_state.h"
 #include "cli/segment_reader.h"
 #include "cli/text.h"
 #include "cli/usage.h"
@@ -152,11 +156,12 @@ int run(const Arguments& arguments, const std::vector<std::string>& words) {
   for (const pid_t pid : plan.pids) {
     ProcessReport process;
     std::string why;
-    if (!read_segment(plan.directory + "/" + std::to_string(pid), process, why) || !process.alive) {
-      return wrong("process " + std::to_string(pid) +
-                   " is not preloaded, or has met no connection "
-                   "or listener yet: " +
-                   (why.empty() ? "it has ended" : why));
+    const std::string path = plan.directory + "/" + std::to_string(pid);
+    if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
+      return wrong(why_no_segment(pid, plan.directory));
+    }
+    if (!read_segment(path, process, why) || !process.alive) {
+      return wrong("process " + std::to_string(pid) + ": " + (why.empty() ? "it has ended" : why));
     }
   }
   LoadCommand load;

@@ -161,8 +161,7 @@ class Alternation {
         over = over && progress.over();
         phase.elsewhere += progress.moving + progress.waiting + progress.staying;
         if (!progress.obeys && Clock::now() >= until) {
-          return fail("process " + std::to_string(plan_.pids[i]) +
-                      " does not answer: is it stopped?");
+          return fail("process " + std::to_string(plan_.pids[i]) + ": " + no_answer(process));
         }
       }
       over = over || Clock::now() >= until;

@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include "cli/segment_reader.h"
+#include "cli/text.h"
 
 namespace ringroad::cli {
 namespace {
@@ -85,6 +86,14 @@ bool ask(const std::string& directory, pid_t pid, control::Mode mode, std::uint6
   if (sent != static_cast<ssize_t>(sizeof request)) why = cannot_ask(errno);
   close(fd);
   return sent == static_cast<ssize_t>(sizeof request);
+}
+
+std::string no_answer(const ProcessReport& process) {
+  const std::string& theirs = process.library_version;
+  return "it does not answer: is it stopped?" +
+         (theirs == RINGROAD_VERSION ? ""
+                                     : " It has ringroad " + printable(theirs) +
+                                           " preloaded, and this command is ringroad " RINGROAD_VERSION);
 }
 
 Progress progress_of(const ProcessReport& process, control::Mode mode,

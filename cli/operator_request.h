@@ -25,6 +25,9 @@ struct Progress {
 
   bool over() const noexcept { return obeys && moving == 0 && waiting == 0; }
 };
+// What is said of a process that was asked and does not obey.
+std::string no_answer(const ProcessReport& process);
+
 Progress progress_of(const ProcessReport& process, control::Mode mode,
                      std::uint64_t serial) noexcept;
 

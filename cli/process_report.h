@@ -71,6 +71,8 @@ struct StreamReport {
   Measures measures;
   std::int64_t stalled_since_ns = 0;  // CLOCK_MONOTONIC; 0: no send of its waits for room
   std::size_t rule_index = 0;         // in ProcessReport::rules, unless that is shorter
+  unsigned protocol = 0;  // the version that both ends of the channel use; 0: no channel, or not known
+  unsigned features = 0;  // that both know (Feature)
 
   // What carries the stream now. While it resumes, what is in the rings still counts.
   Carrier carrier() const noexcept;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
 
 namespace ringroad::cli {
@@ -25,10 +26,6 @@ constexpr int kPasses = 5;
 constexpr std::uint32_t kChunk = 64;
 
 constexpr bool is_odd(std::uint64_t value) noexcept { return (value & 1U) != 0; }
-
-std::uint64_t offset_of(std::uint32_t index) noexcept {
-  return stats::kSlotsOffset + std::uint64_t{index} * sizeof(StreamSlot);
-}
 
 // Nothing in the header moved between the two that has to be read as one.
 bool same_moment(const SegmentHeader& a, const SegmentHeader& b) noexcept {
@@ -68,6 +65,30 @@ bool SegmentFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) con
   return true;
 }
 
+bool SegmentLayout::is_readable() const noexcept {
+  constexpr std::uint32_t kLargest = 64 * 1024;  // of anything that could be meant
+  const auto holds = [](std::uint32_t bytes, std::size_t known) noexcept {
+    return bytes >= known && bytes <= kLargest && bytes % alignof(std::uint64_t) == 0;
+  };
+  return holds(header_bytes_, stats::kHeaderBytes) && holds(rule_bytes_, sizeof(RuleSlot)) &&
+         holds(slot_bytes_, sizeof(StreamSlot)) && slots_ <= stats::kSlots &&
+         rules_ == stats::kRules;
+}
+
+template <typename Part>
+bool SlotsReader::read_parts(std::uint64_t offset, std::uint32_t part_bytes, std::uint32_t count,
+                             Part* to) {
+  if (part_bytes == sizeof(Part)) {
+    return file_.read_at(offset, static_cast<void*>(to), std::size_t{count} * sizeof(Part));
+  }
+  std::vector<std::byte> whole(std::size_t{count} * part_bytes);
+  if (!file_.read_at(offset, whole.data(), whole.size())) return false;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    std::memcpy(static_cast<void*>(to + i), whole.data() + std::size_t{i} * part_bytes, sizeof(Part));
+  }
+  return true;
+}
+
 StreamSlot& SlotsReader::slot(std::uint32_t index) noexcept {
   return *reinterpret_cast<StreamSlot*>(slots_.data() + std::size_t{index} * sizeof(StreamSlot));
 }
@@ -100,12 +121,14 @@ bool SlotsReader::copy_slots(std::uint32_t used) {
   sequences_.resize(used);
   for (std::uint32_t begin = 0; begin < used; begin += kChunk) {
     const std::uint32_t count = std::min(kChunk, used - begin);
-    const std::size_t bytes = count * sizeof(StreamSlot);
-    if (!file_.read_at(offset_of(begin), static_cast<void*>(&slot(begin)), bytes)) return false;
+    const auto copy = [&] {
+      return read_parts(layout_.slot_at(begin), layout_.slot_bytes(), count, &slot(begin));
+    };
+    if (!copy()) return false;
     for (std::uint32_t i = begin; i < begin + count; ++i) {
       sequences_[i] = slot(i).sequence.load(std::memory_order_relaxed);
     }
-    if (!file_.read_at(offset_of(begin), static_cast<void*>(&slot(begin)), bytes)) return false;
+    if (!copy()) return false;
   }
   return true;
 }
@@ -120,8 +143,8 @@ bool SlotsReader::read_header() {
     }
     rules_ = std::vector<RuleSlot>(
         std::min(header_.rules_used.load(std::memory_order_relaxed), stats::kRules));
-    if (!rules_.empty() && !file_.read_at(stats::kHeaderBytes, static_cast<void*>(rules_.data()),
-                                          rules_.size() * sizeof(RuleSlot))) {
+    if (!read_parts(layout_.rule_at(0), layout_.rule_bytes(),
+                    static_cast<std::uint32_t>(rules_.size()), rules_.data())) {
       return false;
     }
     if (!file_.read_at(0, static_cast<void*>(&after), sizeof after)) return false;
@@ -135,9 +158,9 @@ bool SlotsReader::again(std::uint32_t index) {
   do {
     std::uint32_t before = 0;
     std::uint32_t after = 0;
-    if (file_.read_at(offset_of(index), &before, sizeof before) && !is_odd(before) &&
-        file_.read_at(offset_of(index), static_cast<void*>(&out), sizeof out) &&
-        file_.read_at(offset_of(index), &after, sizeof after) && before == after) {
+    if (file_.read_at(layout_.slot_at(index), &before, sizeof before) && !is_odd(before) &&
+        file_.read_at(layout_.slot_at(index), static_cast<void*>(&out), sizeof out) &&
+        file_.read_at(layout_.slot_at(index), &after, sizeof after) && before == after) {
       return true;
     }
   } while (pause());
@@ -153,7 +176,10 @@ bool SlotsReader::verify(std::uint32_t used) {
   std::vector<std::byte> now(kChunk * sizeof(StreamSlot));
   for (std::uint32_t begin = 0; begin < used; begin += kChunk) {
     const std::uint32_t count = std::min(kChunk, used - begin);
-    if (!file_.read_at(offset_of(begin), now.data(), count * sizeof(StreamSlot))) return false;
+    if (!read_parts(layout_.slot_at(begin), layout_.slot_bytes(), count,
+                    reinterpret_cast<StreamSlot*>(now.data()))) {
+      return false;
+    }
     for (std::uint32_t i = begin; i < begin + count; ++i) {
       const auto& latest =
           *reinterpret_cast<const StreamSlot*>(now.data() + (i - begin) * sizeof(StreamSlot));

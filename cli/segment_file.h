@@ -39,13 +39,44 @@ class SegmentFile {
   struct stat status_ {};
 };
 
+// Where the parts of a segment are, as its header says.
+class SegmentLayout {
+ public:
+  explicit SegmentLayout(const stats::SegmentHeader& header) noexcept
+      : header_bytes_(header.header_bytes),
+        rule_bytes_(header.rule_bytes),
+        slot_bytes_(header.slot_bytes),
+        rules_(header.rules),
+        slots_(header.slots) {}
+
+  // Nothing that this command knows is missing, and nothing is there that could not be meant.
+  bool is_readable() const noexcept;
+  std::uint64_t rule_at(std::uint32_t index) const noexcept {
+    return header_bytes_ + std::uint64_t{index} * rule_bytes_;
+  }
+  std::uint64_t slot_at(std::uint32_t index) const noexcept {
+    return (rule_at(rules_) + 4095) / 4096 * 4096 + std::uint64_t{index} * slot_bytes_;
+  }
+  std::uint32_t rule_bytes() const noexcept { return rule_bytes_; }
+  std::uint32_t slot_bytes() const noexcept { return slot_bytes_; }
+
+ private:
+  std::uint32_t header_bytes_;
+  std::uint32_t rule_bytes_;
+  std::uint32_t slot_bytes_;
+  std::uint32_t rules_;
+  std::uint32_t slots_;
+};
+
 // The slots of a segment, each as it was at one moment, together with what is counted of those that
 // have ended: no stream is in both, and none in neither.
 class SlotsReader {
  public:
-  explicit SlotsReader(const SegmentFile& file) noexcept : file_(file) {}
+  // REQUIRES: layout.is_readable().
+  SlotsReader(const SegmentFile& file, const SegmentLayout& layout) noexcept
+      : file_(file), layout_(layout) {}
 
-  // REQUIRES: a header whose sizes are known to be right. False: the file was truncated meanwhile.
+  // False: the file was truncated meanwhile.
   bool read();
 
   const stats::SegmentHeader& header() const noexcept { return header_; }
@@ -58,6 +89,9 @@ class SlotsReader {
   std::uint32_t unreadable() const noexcept { return unreadable_; }
 
  private:
+  // The known part of `count` parts of this size, one behind the other in `to`.
+  template <typename Part>
+  bool read_parts(std::uint64_t offset, std::uint32_t part_bytes, std::uint32_t count, Part* to);
   bool copy_slots(std::uint32_t used);
   bool read_header();
   bool verify(std::uint32_t used);
@@ -66,6 +100,7 @@ class SlotsReader {
   stats::StreamSlot& slot(std::uint32_t index) noexcept;
 
   const SegmentFile& file_;
+  const SegmentLayout layout_;
   stats::SegmentHeader header_;
   std::vector<stats::RuleSlot> rules_;
   std::vector<std::byte> slots_;

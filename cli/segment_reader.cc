@@ -93,6 +93,8 @@ StreamReport report_of(const StreamSlot& slot) {
   report.stalled_since_ns =
       std::max<std::int64_t>(slot.stalled_since_ns.load(std::memory_order_relaxed), 0);
   report.rule_index = slot.rule_index;
+  report.protocol = slot.protocol;
+  report.features = slot.features;
   return report;
 }
 
@@ -104,26 +106,30 @@ std::string library_of(const SegmentHeader& header) {
   return file.empty() ? "" : " (" + printable(file) + ")";
 }
 
+std::string writer_of(const SegmentHeader& header) {
+  const std::string version = printable(text_of(header.library_version));
+  return version.empty() ? "" : ", written by ringroad " + version;
+}
+
 // Empty: the header can be used.
 std::string header_problem(const SegmentHeader& header, std::uint64_t file_size) {
   if (header.magic == 0) return kUnfinished;
   if (header.magic != stats::kSegmentMagic) return "it is not a Ringroad statistics segment";
   if (header.version != stats::kSegmentVersion) {
-    return "it is of version " + std::to_string(header.version) + ", this command (ringroad " +
-           RINGROAD_VERSION + ") reads version " + std::to_string(stats::kSegmentVersion) +
+    return "it is of version " + std::to_string(header.version) + writer_of(header) +
+           ", this command (ringroad " + RINGROAD_VERSION + ") reads version " +
+           std::to_string(stats::kSegmentVersion) +
            ": use the ringroad command that came with the preloaded library" + library_of(header);
   }
-  if (header.header_bytes != stats::kHeaderBytes || header.slot_bytes != sizeof(StreamSlot) ||
-      header.slots > stats::kSlots || header.rule_bytes != sizeof(stats::RuleSlot) ||
-      header.rules != stats::kRules) {
-    return "its parts have other sizes than this command knows (header " +
+  const SegmentLayout layout(header);
+  if (!layout.is_readable()) {
+    return "its parts have other sizes than this command (ringroad " RINGROAD_VERSION
+           ") knows (header " +
            std::to_string(header.header_bytes) + " bytes, " + std::to_string(header.slots) +
-           " slots of " + std::to_string(header.slot_bytes) +
-           " bytes): use the ringroad command that came with the preloaded library" +
-           library_of(header);
+           " slots of " + std::to_string(header.slot_bytes) + " bytes)" + writer_of(header) +
+           ": use the ringroad command that came with the preloaded library" + library_of(header);
   }
-  const std::uint64_t needed =
-      stats::kSlotsOffset + std::uint64_t{header.slots} * sizeof(StreamSlot);
+  const std::uint64_t needed = layout.slot_at(header.slots);
   if (file_size < needed) {
     return "it is truncated: " + std::to_string(file_size) + " of " + std::to_string(needed) +
            " bytes";
@@ -181,7 +187,8 @@ void report_header(const SegmentHeader& header, ProcessReport& out) {
   out.streams_promoted = header.streams_promoted.load(std::memory_order_relaxed);
   out.unlisted = header.unlisted.load(std::memory_order_relaxed);
   for (std::size_t i = 0; i < out.promotions_refused.size(); ++i) {
-    out.promotions_refused[i] = header.promotions_refused[i].load(std::memory_order_relaxed);
+    out.promotions_refused[i] =
+        stats::refusals(header, static_cast<unsigned>(i)).load(std::memory_order_relaxed);
   }
 }
 
@@ -192,7 +199,9 @@ void report_rules(const SlotsReader& reader, ProcessReport& out) {
     report.opened = rule.opened.load(std::memory_order_relaxed);
     report.promoted = rule.promoted.load(std::memory_order_relaxed);
     for (std::size_t i = 0; i < report.refused.size(); ++i) {
-      report.refused[i] = rule.refused[i].load(std::memory_order_relaxed);
+      report.refused[i] =
+          stats::refusals(reader.header(), rule, out.rules.size() - 1, static_cast<unsigned>(i))
+              .load(std::memory_order_relaxed);
     }
     report.traffic = traffic_of(rule.closed.traffic);
     report.measures = measures_of(rule.closed);
@@ -256,7 +265,7 @@ Outcome read_one(const std::string& path, Which which, ProcessReport& out, std::
       !process_runs(static_cast<pid_t>(header.pid), header.start_ticks)) {
     return Outcome::kPassedOver;
   }
-  SlotsReader reader(file);
+  SlotsReader reader(file, SegmentLayout(header));
   if (!reader.read()) {
     why = "it was truncated while it was read";
     return Outcome::kFailed;
@@ -285,7 +294,11 @@ Outcome add_segment(const std::string& path, Which which, Snapshot& snapshot) {
   if (outcome == Outcome::kRead && (which == Which::kAll || process.alive)) {
     snapshot.processes.push_back(std::move(process));
   }
-  if (outcome == Outcome::kFailed) snapshot.skipped.push_back({path, why});
+  if (outcome == Outcome::kFailed) {
+    const std::optional<pid_t> pid = pid_of(std::string_view(path).substr(path.rfind('/') + 1));
+    const bool runs = pid && process_runs(*pid, 0) && !mapped_library(*pid).empty();
+    snapshot.skipped.push_back({path, why, runs});
+  }
   return outcome;
 }
 

@@ -19,6 +19,7 @@ namespace ringroad::cli {
 struct SkippedFile {
   std::string path;
   std::string why;  // a sentence without its full stop
+  bool of_running = false;  // the process is there, with the library preloaded
 };
 
 struct Snapshot {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cli/operator_request.h"
+#include "cli/process_state.h"
 #include "cli/segment_reader.h"
 #include "cli/text.h"
 #include "cli/usage.h"
@@ -53,11 +54,16 @@ int complain(const std::string& text) {
   return kFailed;
 }
 
-std::string why_unknown(pid_t pid, const std::string& directory) {
+// A process that is there may be one of another version, which the file says.
+std::string why_unknown(pid_t pid, const std::string& directory, const Snapshot& snapshot) {
   const std::string number = std::to_string(pid);
-  if (kill(pid, 0) != 0 && errno == ESRCH) return "there is no process " + number;
-  return "process " + number + " is not preloaded, or has met no connection yet: there is no " +
-         directory + "/" + number;
+  const std::string path = directory + "/" + number;
+  const auto file = std::find_if(snapshot.skipped.begin(), snapshot.skipped.end(),
+                                 [&](const SkippedFile& skipped) { return skipped.path == path; });
+  if (file == snapshot.skipped.end() || (kill(pid, 0) != 0 && errno == ESRCH)) {
+    return why_no_segment(pid, directory);
+  }
+  return "process " + number + " cannot be asked: " + path + ": " + file->why;
 }
 
 // "fork 3, closing 1"
@@ -148,7 +154,7 @@ int set(const Arguments& arguments) {
     };
     const auto found = std::find_if(snapshot.processes.begin(), snapshot.processes.end(), is_it);
     if (found == snapshot.processes.end()) {
-      status = complain(why_unknown(pid, directory));
+      status = complain(why_unknown(pid, directory, snapshot));
     } else {
       ask_one(*found, true);
     }
@@ -156,6 +162,9 @@ int set(const Arguments& arguments) {
   for (const ProcessReport& process : snapshot.processes) {
     const bool named = std::find(pids.begin(), pids.end(), process.pid) != pids.end();
     if (all && process.alive && !named) ask_one(process, false);
+  }
+  for (const SkippedFile& file : snapshot.skipped) {
+    if (all && file.of_running) status = complain(file.path + " is not asked: " + file.why);
   }
   if (asked.empty() && status == kDone) std::puts("no preloaded processes");
   const Clock::time_point until = began + std::chrono::duration_cast<Clock::duration>(
@@ -169,7 +178,7 @@ int set(const Arguments& arguments) {
     if (!watch(directory, one.before.pid, *mode, one.serial, until, process, progress, why)) {
       status = complain(name + why);
     } else if (!progress.obeys) {
-      status = complain(name + "it does not answer: is it stopped?");
+      status = complain(name + no_answer(process));
     } else {
       std::printf("%s%s\n", name.c_str(),
                   told(process, progress, *mode, Clock::now() - began).c_str());

@@ -94,6 +94,8 @@ void write_stream(JsonWriter& json, const StreamReport& stream, bool alive, std:
   json.member("stalled_ns",
               stalled ? std::max<std::int64_t>(now_ns - stream.stalled_since_ns, 0) : 0)
       .member("pinned_bytes", channel.pinned_bytes)
+      .member("protocol", stream.protocol)
+      .member("gives_back", (stream.features & static_cast<unsigned>(Feature::kGivenBack)) != 0)
       .member("descriptors", channel.descriptors)
       .member("extra_descriptors", stream.extra_descriptors);
   if (histograms) write_histograms(json, stream.measures);

@@ -8,7 +8,10 @@
 // control_suffix).
 //
 //   0       4         6      8        16
-//   | magic | version | mode | serial |
+//   | magic | version | mode | serial | ...
+//
+// `version` is the lowest that the process must know to understand it; fields are appended only, and a process
+// takes those that it knows.
 //
 // with SCM_CREDENTIALS, which the kernel vouches for (unix(7)).
 // Nobody is answered: the process writes what it has done into its statistics file (stats.h:

@@ -196,6 +196,7 @@ StreamSlot* Segment::acquire() noexcept {
   slot.peer_reason.store(0, std::memory_order_relaxed);
   slot.state.store(0, std::memory_order_relaxed);
   slot.channel = ChannelInfo{};
+  slot.protocol = slot.features = 0;
   slot.rule_index = 0;
   slot.in_use.store(1, std::memory_order_relaxed);
   end(slot);

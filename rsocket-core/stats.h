@@ -12,6 +12,10 @@
 // if `sequence` was even and equal before and after. Counters are relaxed atomics: each is exact,
 // but two of them may be from slightly different moments.
 //
+// Versions: fields are appended only, to the header and to slots, and those sizes stand in the header: a reader
+// takes the part that it knows, and finds zero in what an older writer did not know. `version` changes when
+// that cannot be kept. What stands before `library_version`, and it, never moves.
+//
 // Totals: what a stream has counted moves to the header and to its rule when it ends. `closings`
 // says which closings the header has (odd while one is added), and a slot the last one that
 // happened in it: so a reader that has seen a stream live knows whether the header, read later, has
@@ -37,6 +41,11 @@ inline constexpr std::uint32_t kSlots = 16384;
 inline constexpr std::uint32_t kRules =
     64;  // that are counted apart; what comes later shares the last
 inline constexpr std::size_t kHeaderBytes = 4096;
+// Reasons that are counted where version 5 began to count them, and those that came later.
+inline constexpr unsigned kFirstReasons = 38;
+inline constexpr unsigned kLaterReasons = 4;
+static_assert(static_cast<unsigned>(Reason::kCount) <= kFirstReasons + kLaterReasons,
+              "more reasons have no place in this version of the segment");
 inline constexpr const char* kDefaultDirectory = "/dev/shm/ringroad";  // RINGROAD_RUNTIME_DIR
 
 // Bytes and messages of one carrier (index 0: TCP, 1: channel), both directions. A message is one
@@ -109,15 +118,17 @@ struct SegmentHeader {
   StreamCounts closed{};
   std::atomic<std::uint64_t> streams_opened{};
   std::atomic<std::uint64_t> streams_promoted{};
-  std::atomic<std::uint64_t> promotions_refused[static_cast<unsigned>(Reason::kCount)]{};
+  std::atomic<std::uint64_t> promotions_refused[kFirstReasons]{};  // see refusals()
   std::uint64_t pid_namespace = 0;  // inode of /proc/PID/ns/pid: where `pid` means something
   // What the name of its control socket has behind this file's (control.h). Empty: there is none yet.
   char control_suffix[32] = {};
   std::uint32_t rule_bytes = 0;
   std::uint32_t rules = 0;
   std::atomic<std::uint32_t> rules_used{};  // the names of these are written
+  std::atomic<std::uint64_t> later_refused[kLaterReasons]{};
+  std::atomic<std::uint64_t> rules_later_refused[kRules][kLaterReasons]{};
 };
-static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
+static_assert(sizeof(SegmentHeader) <= kHeaderBytes && offsetof(SegmentHeader, library_version) == 620);
 
 // What streams of one rule have done. Its name never changes; a rule that an edit of the policy has
 // taken away stays.
@@ -125,9 +136,20 @@ struct RuleSlot {
   char name[64] = {};
   std::atomic<std::uint64_t> opened{};
   std::atomic<std::uint64_t> promoted{};
-  std::atomic<std::uint64_t> refused[static_cast<unsigned>(Reason::kCount)]{};
+  std::atomic<std::uint64_t> refused[kFirstReasons]{};
   StreamCounts closed{};
 };
+// Promotions that did not come about for this reason: of the process, and of one of its rules.
+template <typename Header>
+auto& refusals(Header& header, unsigned reason) noexcept {
+  return reason < kFirstReasons ? header.promotions_refused[reason]
+                                : header.later_refused[reason - kFirstReasons];
+}
+template <typename Header, typename Rule>
+auto& refusals(Header& header, Rule& rule, std::size_t index, unsigned reason) noexcept {
+  return reason < kFirstReasons ? rule.refused[reason]
+                                : header.rules_later_refused[index][reason - kFirstReasons];
+}
 inline constexpr std::size_t kSlotsOffset =
     kHeaderBytes + (sizeof(RuleSlot) * kRules + 4095) / 4096 * 4096;
 
@@ -137,7 +159,10 @@ struct StreamSlot {
   std::uint64_t id = 0;
   std::uint8_t role = 0;  // 0 connect, 1 accept
   std::uint8_t rule_index = 0;
-  std::uint8_t unused[2] = {};
+  // What the ends of the channel agreed on: the protocol's version, 0 without a channel or from an older
+  // library, and the first eight features (wire.h).
+  std::uint8_t protocol = 0;
+  std::uint8_t features = 0;
   std::int32_t fd = -1;  // as the program numbers it; the first one if it was dup'ed
   Endpoint local{};
   Endpoint remote{};
@@ -151,6 +176,9 @@ struct StreamSlot {
   std::atomic<std::int64_t> stalled_since_ns{};  // CLOCK_MONOTONIC; 0: no send waits for room
   std::atomic<std::uint64_t> closed_at{};        // `closings` with the last stream that ended here
 };
+
+// As in every file of version 5.
+static_assert(sizeof(RuleSlot) == 1056 && sizeof(StreamSlot) == 952);
 
 // What stands beside a process' own file (stats_files.cc). None of these throws; errno is kept.
 // Removes the files of processes that have ended and could not do so themselves, at the earliest `keep_s` seconds

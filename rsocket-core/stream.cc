@@ -73,8 +73,11 @@ void Stream::publish_identity() noexcept {
   slot_->rule_index = rule_index_;
   if (channel_ != nullptr) {
     channel_->info(slot_->channel);
+    slot_->protocol = channel_->agreement().version;
+    slot_->features = static_cast<std::uint8_t>(channel_->agreement().features);
   } else {
     slot_->channel = ChannelInfo{};
+    slot_->protocol = slot_->features = 0;
   }
   stats::Segment::end(*slot_);
 }

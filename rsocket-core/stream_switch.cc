@@ -119,8 +119,10 @@ void Stream::promotion_refused(Reason reason, Reason peer_reason) noexcept {
     slot_->peer_reason.store(static_cast<std::uint8_t>(peer_reason), std::memory_order_relaxed);
     if (segment_ != nullptr) {
       const auto why = static_cast<unsigned>(reason);
-      segment_->header().promotions_refused[why].fetch_add(1, std::memory_order_relaxed);
-      segment_->rule(rule_index_).refused[why].fetch_add(1, std::memory_order_relaxed);
+      stats::SegmentHeader& header = segment_->header();
+      stats::refusals(header, why).fetch_add(1, std::memory_order_relaxed);
+      stats::refusals(header, segment_->rule(rule_index_), rule_index_, why)
+          .fetch_add(1, std::memory_order_relaxed);
     }
     if (state() == State::kConnecting) {
       step(StreamEvent::kRefused, reason);

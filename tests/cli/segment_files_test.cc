@@ -98,6 +98,9 @@ TEST_F(SegmentFiles, AnotherVersionIsNamedWithTheRemedy) {
   const std::string why =
       skipped_after([](SegmentHeader& header) { header.version = stats::kSegmentVersion + 1; });
   EXPECT_THAT(why, HasSubstr("it is of version " + std::to_string(stats::kSegmentVersion + 1)));
+  EXPECT_THAT(why, HasSubstr("written by ringroad "));
+  EXPECT_THAT(why, HasSubstr(") reads version " +
+                             std::to_string(stats::kSegmentVersion)));
   EXPECT_THAT(why, HasSubstr("use the ringroad command that came with the preloaded library"));
 }
 
@@ -110,12 +113,56 @@ TEST_F(SegmentFiles, AnotherVersionOfAProcessThatHasEndedMayBeRemoved) {
 }
 
 TEST_F(SegmentFiles, OtherSizesOfItsPartsAreRefused) {
-  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.slot_bytes += 8; }),
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.slot_bytes -= 8; }),
+              HasSubstr("other sizes"));
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.slot_bytes += 4; }),
+              HasSubstr("other sizes"));
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.slot_bytes = 1U << 31; }),
+              HasSubstr("other sizes"));
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.rule_bytes -= 8; }),
               HasSubstr("other sizes"));
   EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.header_bytes = 1; }),
               HasSubstr("other sizes"));
   EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.slots = 0xffffffff; }),
               HasSubstr("other sizes"));
+}
+
+// A later version has more behind each header, rule and slot.
+TEST_F(SegmentFiles, WhatALaterVersionHasAppendedIsPassedOver) {
+  constexpr std::uint32_t kMore = 64;
+  const auto segment = make_segment(folder_);
+  for (std::uint64_t id = 1; id <= 100; ++id) {
+    stats::StreamSlot* slot = add_stream(*segment, id, "127.0.0.1", 1, "127.0.0.1", 2);
+    slot->counts.traffic.tx_bytes[0] = id;
+    slot->rule_index = segment->rule_index(id % 2 == 0 ? "even" : "odd");
+  }
+  segment->rule(segment->rule_index("odd")).opened = 50;
+  std::ifstream in(own_segment(folder_), std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  auto& header = *reinterpret_cast<SegmentHeader*>(bytes.data());
+  header.rule_bytes += kMore;
+  header.slot_bytes += kMore;
+  std::string later = bytes.substr(0, stats::kHeaderBytes);
+  for (std::uint32_t i = 0; i < stats::kRules; ++i) {
+    later += bytes.substr(stats::kHeaderBytes + i * sizeof(stats::RuleSlot), sizeof(stats::RuleSlot));
+    later += std::string(kMore, '\xff');
+  }
+  later.resize((later.size() + 4095) / 4096 * 4096);
+  for (std::uint32_t i = 0; i < stats::kSlots; ++i) {
+    later += bytes.substr(stats::kSlotsOffset + i * sizeof(stats::StreamSlot), sizeof(stats::StreamSlot));
+    later += std::string(kMore, '\xff');
+  }
+  write_file(own_segment(folder_), later);
+  const ProcessReport process = one_process();
+  ASSERT_EQ(process.streams.size(), 100U);
+  for (std::uint64_t id = 1; id <= 100; ++id) {
+    EXPECT_EQ(process.streams[id - 1].id, id);
+    EXPECT_EQ(process.streams[id - 1].traffic.tcp.tx_bytes, id);
+  }
+  ASSERT_EQ(process.rules.size(), 2U);
+  EXPECT_EQ(process.rules[0].name, "odd");
+  EXPECT_EQ(process.rules[0].opened, 50U);
+  EXPECT_EQ(process.rules[1].streams, 50U);
 }
 
 TEST_F(SegmentFiles, MoreUsedSlotsThanThereAreAreNotRead) {

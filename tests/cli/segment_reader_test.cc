@@ -60,6 +60,8 @@ TEST(SegmentReader, EveryFieldOfAStreamComesBack) {
   slot->channel.path_mtu = 4096;
   slot->channel.pinned_bytes = 524288;
   slot->channel.descriptors = 3;
+  slot->protocol = 2;
+  slot->features = 1;
   Segment::end(*slot);
   slot->state = static_cast<std::uint8_t>(State::kOnChannel);
   slot->reason = static_cast<std::uint8_t>(Reason::kMemlock);
@@ -98,6 +100,8 @@ TEST(SegmentReader, EveryFieldOfAStreamComesBack) {
   EXPECT_EQ(stream.channel.path_mtu, 4096U);
   EXPECT_EQ(stream.channel.pinned_bytes, 524288U);
   EXPECT_EQ(stream.channel.descriptors, 3U);
+  EXPECT_EQ(stream.protocol, 2U);
+  EXPECT_EQ(stream.features, 1U);
   EXPECT_EQ(stream.extra_descriptors, 2U);
   EXPECT_EQ(stream.traffic.tcp.tx_bytes, 1U);
   EXPECT_EQ(stream.traffic.channel.tx_bytes, 2U);

@@ -239,7 +239,7 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
        "tx_messages": {"tcp": 1, "channel": 30}, "rx_messages": {"tcp": 2, "channel": 40},
        "stalls": 4, "waited_ns": 5000, "promotions": 1, "resumptions": 6, "stalled_ns": 0,
        "pinned_bytes": 524288,
-       "descriptors": 3, "extra_descriptors": 2},
+       "protocol": 0, "gives_back": false, "descriptors": 3, "extra_descriptors": 2},
       {"id": 2, "fd": 6, "role": "connect", "local": "10.9.0.1:50000", "remote": "10.9.0.3:3306",
        "rule": "galera", "state": "ON_TCP", "carrier": "tcp", "device": "",
        "gid": "", "qpn": 0, "peer_qpn": 0, "traffic_class": 0,
@@ -248,7 +248,7 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
        "tx_messages": {"tcp": 7, "channel": 0}, "rx_messages": {"tcp": 8, "channel": 0},
        "stalls": 0, "waited_ns": 0, "promotions": 0, "resumptions": 0, "stalled_ns": 0,
        "pinned_bytes": 0,
-       "descriptors": 0, "extra_descriptors": 0}],
+       "protocol": 0, "gives_back": false, "descriptors": 0, "extra_descriptors": 0}],
     "totals": {
       "tcp": {"tx_bytes": 511, "rx_bytes": 622, "tx_messages": 11, "rx_messages": 14,
               "streams": 1},

@@ -85,14 +85,24 @@ TEST_F(Control, DropsWhatIsNoRequestAndHearsTheNext) {
   ASSERT_TRUE(send(request(Mode::kTcp, 0)));
   const Request right = request(Mode::kRdma, 5);
   ASSERT_TRUE(send(&right, sizeof right - 1));
-  char longer[sizeof right + 1] = {};
-  std::memcpy(longer, &right, sizeof right);
-  ASSERT_TRUE(send(longer, sizeof longer));
   ASSERT_TRUE(send("", 0));
   ASSERT_TRUE(send(request(Mode::kAuto, 6)));
   const auto heard = socket_.receive();
   ASSERT_TRUE(heard);
   EXPECT_EQ(heard->serial, 6U);
+}
+
+TEST_F(Control, TakesOfALaterCommandWhatItKnows) {
+  ASSERT_TRUE(socket_.open(path_.c_str()));
+  const Request right = request(Mode::kRdma, 5);
+  char longer[sizeof right + 8] = {};
+  std::memset(longer, 0xff, sizeof longer);
+  std::memcpy(longer, &right, sizeof right);
+  ASSERT_TRUE(send(longer, sizeof longer));
+  const auto heard = socket_.receive();
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->serial, 5U);
+  EXPECT_EQ(heard->mode, static_cast<std::uint16_t>(Mode::kRdma));
 }
 
 TEST_F(Control, TakesNoDescriptors) {

@@ -138,6 +138,18 @@ TEST_F(Stats, ARefusalIsCountedWithItsRule) {
   EXPECT_EQ(rule.refused[static_cast<unsigned>(Reason::kTimeout)], 0U);
 }
 
+TEST_F(Stats, ReasonsThatCameLaterHaveAPlaceOfTheirOwn) {
+  stats::RuleSlot& rule = segment_->rule(3);
+  for (unsigned i = 0; i < stats::kFirstReasons + stats::kLaterReasons; ++i) {
+    stats::refusals(header(), i) = i + 1;
+    stats::refusals(header(), rule, 3, i) = i + 1001;
+  }
+  for (unsigned i = 0; i < stats::kFirstReasons + stats::kLaterReasons; ++i) {
+    EXPECT_EQ(stats::refusals(header(), i), i + 1);
+    EXPECT_EQ(stats::refusals(header(), rule, 3, i), i + 1001);
+  }
+}
+
 TEST_F(Stats, AStreamWithoutASlotIsCountedWhenItEnds) {
   for (std::uint32_t i = 0; i < stats::kSlots; ++i) ASSERT_NE(segment_->acquire(), nullptr);
   {

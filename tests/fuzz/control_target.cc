@@ -67,7 +67,7 @@ std::string try_control(Bytes input) {
     const Bytes bytes = reader.take_bytes(head % 32);
     if (!send(ends.asker, bytes, static_cast<int>(head / 32) % 5)) return "not sent";
     control::Request request;
-    if (bytes.size() != sizeof request) continue;
+    if (bytes.size() < sizeof request) continue;
     std::memcpy(&request, bytes.data(), sizeof request);
     if (request.magic == control::kMagic && request.version == control::kVersion &&
         request.mode <= 2 && request.serial != 0) {

@@ -1,0 +1,59 @@
+"""The library and the command of the release before this one, built once from the history in build/previous."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMIT = (Path(__file__).parent / "previous").read_text().split()[0]
+FOLDER = ROOT / "build" / "previous"
+TARGETS = ("ringroad", "ringroad-verbs", "ringroad_cli")
+
+
+def why_not():
+    """Why there is no such source here, or an empty string."""
+    if shutil.which("git") is None:
+        return "not installed: git"
+    done = subprocess.run(["git", "-C", ROOT, "cat-file", "-e", f"{COMMIT}^{{commit}}"],
+                          capture_output=True, text=True, check=False)
+    return f"no commit {COMMIT} in this history: {done.stderr.strip()}" if done.returncode else ""
+
+
+def environment():
+    result = dict(os.environ)
+    if shutil.which("ccache"):
+        # Most files are those of today; the folder that they stand in is no part of them.
+        result |= {"CMAKE_C_COMPILER_LAUNCHER": "ccache", "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
+                   "CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": str(FOLDER / "source")}
+    return result
+
+
+def run(*command, **more):
+    done = subprocess.run(list(map(str, command)), cwd=FOLDER / "source", env=environment(),
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **more)
+    assert done.returncode == 0, done.stdout.decode(errors="replace")
+
+
+def build():
+    """Its build folder, with lib/ and bin/; skips the test where the history does not hold it."""
+    if problem := why_not():
+        pytest.skip(problem)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with open(FOLDER / "lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = FOLDER / "built"
+        if not done.exists() or done.read_text() != COMMIT:
+            shutil.rmtree(FOLDER / "source", ignore_errors=True)
+            (FOLDER / "source").mkdir()
+            archive = subprocess.run(["git", "-C", ROOT, "archive", COMMIT], capture_output=True,
+                                     check=True)
+            run("tar", "-x", input=archive.stdout)
+            run("cmake", "--preset", "release", "--log-level=WARNING")
+            run("cmake", "--build", "--preset", "release", "--parallel", os.cpu_count(),
+                "--target", *TARGETS)
+            done.write_text(COMMIT)
+    return FOLDER / "source" / "build"

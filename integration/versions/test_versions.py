@@ -1,0 +1,206 @@
+"""The release before this one and this one, at the two ends of connections on one host, over shared memory."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lib import galera, processes
+from musthold import support
+from musthold.test_galera import ADDRESSES, Loaded, host_for_nodes, needs_galera
+
+from . import previous
+
+TALKER = Path(__file__).parent / "talker.py"
+COUNT = 20
+ANSWER_S = 60
+RULE = {"promote_after": "{ messages = 2 }"}
+PAIRS = [("previous", "today"), ("today", "previous")]
+
+
+@pytest.fixture(name="builds", scope="module")
+def fixture_builds():
+    return {"previous": previous.build(), "today": support.BUILD}
+
+
+class Side:
+    """A process under one version, and what either version's command says about it."""
+
+    def __init__(self, host, build, *words):
+        self.host = host
+        policy = host.directory / "policy.toml"
+        if not policy.exists():
+            host.policy("policy", ["1-65535"], **RULE)
+        log = host.directory / f"{words[0]}.log"
+        self.talker = processes.Talker(["/usr/bin/python3", "-I", TALKER, *words], log,
+                                       host.preload(policy, library=build / "lib" / "libringroad.so"))
+        self.pid = self.talker.pid
+
+    def tell(self, line):
+        self.talker.tell(line)
+        return self.line()
+
+    def line(self):
+        return self.talker.line(processes.patient(ANSWER_S))
+
+
+def command(build, *words):
+    return subprocess.run([build / "bin" / "ringroad", *map(str, words)], capture_output=True,
+                          text=True, check=False)
+
+
+def streams(build, host, pid):
+    done = command(build, "ss", "--json", "--directory", host.runtime, "--pid", pid)
+    assert done.returncode == 0, done.stderr
+    return [stream for process in json.loads(done.stdout)["processes"]
+            for stream in process["streams"]]
+
+
+def carriers(build, host, pid):
+    return sorted(stream["carrier"] for stream in streams(build, host, pid))
+
+
+class Pair:
+    def __init__(self, host, builds, listener, connector):
+        self.host, self.builds = host, builds
+        self.server = Side(host, builds[listener], "serve")
+        self.client = Side(host, builds[connector], "ask", self.server.line(), COUNT)
+        assert self.client.line() == "done 0"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.client.talker.end()
+        self.server.talker.end()
+
+    def are_on(self, carrier, questions=5):
+        """Every stream at both ends, as both commands tell; questions go on meanwhile."""
+        def all_are():
+            assert self.client.tell(f"ask {questions}") == f"done {COUNT * 100 * questions}"
+            return all(carriers(build, self.host, side.pid) == [carrier] * COUNT
+                       for build in self.builds.values() for side in (self.server, self.client))
+        support.wait_for(all_are, f"all streams to be on {carrier}", 60)
+
+    def set(self, build, pid, mode):
+        done = command(build, "set", "--directory", self.host.runtime, "--wait", 30, pid, mode)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+
+
+@pytest.fixture(name="host")
+def fixture_host(tmp_path):
+    return support.Host(tmp_path)
+
+
+@pytest.mark.parametrize("listener, connector", PAIRS)
+def test_the_versions_share_channels_and_an_operator_moves_both_with_either_command(
+        host, builds, listener, connector):
+    with Pair(host, builds, listener, connector) as pair:
+        pair.are_on("shm")
+        for stream in streams(builds["today"], host, getattr(
+                pair, "server" if listener == "today" else "client").pid):
+            assert stream["protocol"] == 1 and not stream["gives_back"], stream
+        for build in builds.values():
+            for side in (pair.server, pair.client):
+                pair.set(build, side.pid, "tcp")
+                pair.are_on("tcp")
+                pair.set(build, side.pid, "auto")
+                pair.set(build, pair.client.pid, "rdma")
+                pair.are_on("shm")
+                pair.set(build, pair.client.pid, "auto")
+
+
+@pytest.mark.parametrize("listener, connector", PAIRS)
+def test_streams_of_two_versions_lose_nothing_when_the_client_forks(host, builds, listener, connector):
+    with Pair(host, builds, listener, connector) as pair:
+        pair.are_on("shm")
+        for _ in range(3):
+            assert pair.client.tell("forks") == f"done {COUNT * 5000}"
+            assert pair.client.tell("ask 10") == f"done {COUNT * 1000}"
+
+
+@pytest.mark.parametrize("listener, connector", PAIRS)
+def test_bytes_from_before_the_switch_reach_a_child_whatever_its_peers_version(
+        host, builds, listener, connector):
+    with Pair(host, builds, listener, connector) as pair:
+        assert pair.client.tell("late 3000") == f"done {COUNT * 3400}"
+        assert pair.client.tell("ask 10") == f"done {COUNT * 1000}"
+        assert pair.client.tell("late 3000") == f"done {COUNT * 3400}"
+
+
+def test_two_ends_of_this_version_give_bytes_back(host, builds):
+    with Pair(host, builds, "today", "today") as pair:
+        pair.are_on("shm")
+        assert all(stream["gives_back"] for stream in streams(builds["today"], host, pair.client.pid))
+        assert pair.client.tell("late 3000") == f"done {COUNT * 3400}"
+
+
+def test_what_watches_reads_processes_of_the_other_version(host, builds):
+    with Pair(host, builds, "previous", "previous") as pair:
+        pair.are_on("shm")
+        done = command(builds["today"], "top", "--directory", host.runtime, "--batch", "-n", 1, "-d",
+                       0.2, "--json")
+        assert done.returncode == 0, done.stderr
+        reading = json.loads(done.stdout)
+        assert reading["skipped"] == 0, reading
+        done = command(builds["today"], "ab", "--directory", host.runtime, "--rounds", 1, "--period",
+                       "200ms", "--warm-up", "0", pair.server.pid, "--", "sleep", 60)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+
+
+class Mixed(Loaded):
+    """A cluster whose nodes are asked by the command of their own version."""
+
+    def __init__(self, host, cluster, builds):
+        super().__init__(host, cluster)
+        self.builds = builds
+
+    def build_of(self, node):
+        maps = Path(f"/proc/{node.pid}/maps").read_text()
+        return next(build for build in self.builds.values()
+                    if f"{build / 'lib' / 'libringroad.so'}" in maps)
+
+    def group_streams(self, node):
+        ports = (f":{galera.GROUP_PORT}",)
+        return [stream for stream in streams(self.build_of(node), self.host, node.pid)
+                if stream["local"].endswith(ports) or stream["remote"].endswith(ports)]
+
+
+@support.needs_mariadb
+@needs_galera
+def test_a_cluster_is_upgraded_node_by_node_and_keeps_its_channels(builds, tmp_path):
+    with host_for_nodes() as host:
+        policy = host.policy("galera", [galera.GROUP_PORT, galera.IST_PORT], **RULE)
+        preload = {name: host.preload(policy, library=build / "lib" / "libringroad.so")
+                   for name, build in builds.items()}
+        with galera.Cluster(support.prepared_data(), host.directory / "nodes", ADDRESSES,
+                            support.free_port(ADDRESSES[0]), preload["previous"]) as cluster:
+            loaded = Mixed(host, cluster, builds)
+            run = loaded.start(tmp_path)
+            try:
+                loaded.is_all_on("shm")
+                cluster.preload = preload["today"]
+                for index in (2, 1):
+                    cluster.nodes[index].stop()
+                    loaded.goes_on()
+                    cluster.again(index)
+                    loaded.is_all_on("shm")
+                    loaded.goes_on()
+                # The operator's switch, of two versions at once.
+                loaded.set_mode("tcp")
+                loaded.is_all_on("tcp")
+                loaded.set_mode("auto")
+                loaded.set_mode("rdma")
+                loaded.is_all_on("shm")
+                loaded.goes_on()
+                loaded.finish()
+            finally:
+                run.kill()
+            loaded.nodes_agree()
+            # The one that was written to is the last.
+            cluster.nodes[0].stop()
+            cluster.again(0)
+            loaded.is_all_on("shm")
+            assert {loaded.build_of(node) for node in cluster.nodes} == {builds["today"]}
+            loaded.nodes_agree()
