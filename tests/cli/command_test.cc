@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/support.h"
@@ -162,6 +164,22 @@ TEST_F(Ss, AFileThatCannotBeReadIsNamedAndTheRestShown) {
   EXPECT_THAT(result.out, HasSubstr("mariadbd"));
   EXPECT_EQ(result.err, "ringroad ss: " + folder_.file("1") +
                             " is skipped: it is not a Ringroad statistics segment\n");
+}
+
+class Set : public Ss {};
+
+TEST_F(Set, OneOfAnotherVersionIsToldWithBothVersions) {
+  const Child child;
+  hand_over(folder_, child.pid(), [](stats::SegmentHeader& header) {
+    header.version = stats::kSegmentVersion + 1;
+    std::strcpy(header.library_version, "9.8.7");
+  });
+  const Result result =
+      ringroad({"set", "--directory", folder_.path(), std::to_string(child.pid()), "tcp"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("it is of version " + std::to_string(stats::kSegmentVersion + 1) +
+                                    ", written by ringroad 9.8.7, this command (ringroad "));
+  EXPECT_THAT(result.err, Not(HasSubstr("is not preloaded")));
 }
 
 }  // namespace
