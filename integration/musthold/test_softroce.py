@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from versions import previous
+
 from . import guide as page
 from . import support
 from .test_galera import needs_galera
@@ -22,6 +24,7 @@ PEER, GUIDE = HERE / "inside_peer.py", HERE / "inside_guide.py"
 FAULTS, GALERA = HERE / "inside_faults.py", HERE / "inside_galera.py"
 # Boot with ONE, before it: at the end of that a device is gone.
 DOCTOR, PROGRAMS = HERE / "inside_doctor.py", HERE / "inside_programs.py"
+VERSIONS = HERE.parent / "versions" / "inside_versions.py"
 BENCH, NET = HERE / "inside_bench.py", HERE / "inside_bench_net.py"
 # About three times what they take by themselves.
 LIMIT_S = {ONE: 950, GUIDE: 650, FAULTS: 500, GALERA: 950}
@@ -75,7 +78,11 @@ def environment():
 
 @pytest.fixture(name="one_host", scope="module")
 def fixture_one_host(tmp_path_factory):
-    return Boot(ONE, tmp_path_factory.mktemp("one") / "out", before=[DOCTOR, PROGRAMS, BENCH, NET])
+    before = [DOCTOR, PROGRAMS, BENCH, NET]
+    if not previous.why_not():
+        previous.build()
+        before.append(VERSIONS)
+    return Boot(ONE, tmp_path_factory.mktemp("one") / "out", before=before)
 
 
 @pytest.fixture(name="two_hosts", scope="module")
@@ -118,6 +125,12 @@ def test_of_the_bench(one_host, name):
 
 @pytest.mark.parametrize("name", names_in(NET))
 def test_of_the_bench_of_connections(one_host, name):
+    one_host.check(name)
+
+
+@pytest.mark.skipif(bool(previous.why_not()), reason=previous.why_not())
+@pytest.mark.parametrize("name", names_in(VERSIONS))
+def test_of_two_versions(one_host, name):
     one_host.check(name)
 
 

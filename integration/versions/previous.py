@@ -14,8 +14,15 @@ FOLDER = ROOT / "build" / "previous"
 TARGETS = ("ringroad", "ringroad-verbs", "ringroad_cli")
 
 
+def is_built():
+    done = FOLDER / "built"
+    return done.exists() and done.read_text() == COMMIT
+
+
 def why_not():
-    """Why there is no such source here, or an empty string."""
+    """Why it can be neither found nor made here, or an empty string."""
+    if is_built():
+        return ""
     if shutil.which("git") is None:
         return "not installed: git"
     done = subprocess.run(["git", "-C", ROOT, "cat-file", "-e", f"{COMMIT}^{{commit}}"],
@@ -45,8 +52,7 @@ def build():
     FOLDER.mkdir(parents=True, exist_ok=True)
     with open(FOLDER / "lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = FOLDER / "built"
-        if not done.exists() or done.read_text() != COMMIT:
+        if not is_built():
             shutil.rmtree(FOLDER / "source", ignore_errors=True)
             (FOLDER / "source").mkdir()
             archive = subprocess.run(["git", "-C", ROOT, "archive", COMMIT], capture_output=True,
@@ -55,5 +61,5 @@ def build():
             run("cmake", "--preset", "release", "--log-level=WARNING")
             run("cmake", "--build", "--preset", "release", "--parallel", os.cpu_count(),
                 "--target", *TARGETS)
-            done.write_text(COMMIT)
+            (FOLDER / "built").write_text(COMMIT)
     return FOLDER / "source" / "build"

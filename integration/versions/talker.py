@@ -1,8 +1,8 @@
 #!/usr/bin/python3 -I
 """One end of some connections, in a process; run by test_versions.py with either version of the library.
 
-  talker.py serve              prints its port, then serves until its input ends
-  talker.py ask PORT COUNT     opens COUNT connections and does what each line of its input says:
+  talker.py serve ADDRESS            prints its port, then serves until its input ends
+  talker.py ask ADDRESS PORT COUNT   opens COUNT connections and does what each line of its input says:
 
     ask N       N questions on each connection, each answered
     forks       on each connection, a part of an answer is read here and the rest by a forked child
@@ -44,8 +44,8 @@ def serve_one(connection):
         sent += wanted
 
 
-def serve():
-    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+def serve(address):
+    listener = socket.create_server((address, 0), backlog=128)
     print(listener.getsockname()[1], flush=True)
     def accept():
         while True:
@@ -55,8 +55,8 @@ def serve():
 
 
 class Asker:
-    def __init__(self, port):
-        self.socket = socket.create_connection(("127.0.0.1", port))
+    def __init__(self, address, port):
+        self.socket = socket.create_connection((address, port))
         self.read = 0
 
     def ask(self, n):
@@ -70,7 +70,6 @@ class Asker:
         child = os.fork()
         if child == 0:
             try:
-                select.select([self.socket], [], [], 10)
                 self.take(n)
                 os._exit(0)
             except BaseException as problem:  # pylint: disable=broad-exception-caught
@@ -81,8 +80,8 @@ class Asker:
         self.read += n
 
 
-def ask(port, count):
-    askers = [Asker(port) for _ in range(count)]
+def ask(address, port, count):
+    askers = [Asker(address, port) for _ in range(count)]
     print("done 0", flush=True)
     for line in sys.stdin:
         what, *numbers = line.split()
@@ -115,6 +114,6 @@ def ask(port, count):
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        serve()
+        serve(sys.argv[2])
     else:
-        ask(int(sys.argv[2]), int(sys.argv[3]))
+        ask(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

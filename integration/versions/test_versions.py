@@ -1,4 +1,7 @@
-"""The release before this one and this one, at the two ends of connections on one host, over shared memory."""
+"""The release before this one and this one, at the two ends of connections on one host, over shared memory.
+
+inside_versions.py has the same over RDMA.
+"""
 
 import json
 import subprocess
@@ -27,11 +30,7 @@ def fixture_builds():
 class Side:
     """A process under one version, and what either version's command says about it."""
 
-    def __init__(self, host, build, *words):
-        self.host = host
-        policy = host.directory / "policy.toml"
-        if not policy.exists():
-            host.policy("policy", ["1-65535"], **RULE)
+    def __init__(self, host, build, policy, *words):
         log = host.directory / f"{words[0]}.log"
         self.talker = processes.Talker(["/usr/bin/python3", "-I", TALKER, *words], log,
                                        host.preload(policy, library=build / "lib" / "libringroad.so"))
@@ -62,10 +61,14 @@ def carriers(build, host, pid):
 
 
 class Pair:
-    def __init__(self, host, builds, listener, connector):
-        self.host, self.builds = host, builds
-        self.server = Side(host, builds[listener], "serve")
-        self.client = Side(host, builds[connector], "ask", self.server.line(), COUNT)
+    """Two processes with connections between them; `rule` is what the policy's says besides."""
+
+    def __init__(self, host, builds, listener, connector, address="127.0.0.1", count=COUNT, **rule):
+        self.host, self.builds, self.count = host, builds, count
+        policy = host.policy("policy", ["1-65535"], **RULE | rule)
+        self.carrier = rule.get("via", "shm")
+        self.server = Side(host, builds[listener], policy, "serve", address)
+        self.client = Side(host, builds[connector], policy, "ask", address, self.server.line(), count)
         assert self.client.line() == "done 0"
 
     def __enter__(self):
@@ -78,14 +81,39 @@ class Pair:
     def are_on(self, carrier, questions=5):
         """Every stream at both ends, as both commands tell; questions go on meanwhile."""
         def all_are():
-            assert self.client.tell(f"ask {questions}") == f"done {COUNT * 100 * questions}"
-            return all(carriers(build, self.host, side.pid) == [carrier] * COUNT
+            self.do(f"ask {questions}", 100 * questions)
+            return all(carriers(build, self.host, side.pid) == [carrier] * self.count
                        for build in self.builds.values() for side in (self.server, self.client))
         support.wait_for(all_are, f"all streams to be on {carrier}", 60)
+
+    def do(self, line, bytes_each):
+        assert self.client.tell(line) == f"done {self.count * bytes_each}"
 
     def set(self, build, pid, mode):
         done = command(build, "set", "--directory", self.host.runtime, "--wait", 30, pid, mode)
         assert done.returncode == 0, (done.stdout, done.stderr)
+
+    def are_moved_by_either_command(self):
+        self.are_on(self.carrier)
+        for build in self.builds.values():
+            for side in (self.server, self.client):
+                self.set(build, side.pid, "tcp")
+                self.are_on("tcp")
+                self.set(build, side.pid, "auto")
+                self.set(build, self.client.pid, "rdma")
+                self.are_on(self.carrier)
+                self.set(build, self.client.pid, "auto")
+
+    def lose_nothing_at_forks(self):
+        self.are_on(self.carrier)
+        for _ in range(3):
+            self.do("forks", 5000)
+            self.do("ask 10", 1000)
+
+    def lose_nothing_that_came_before_the_switch(self):
+        for _ in range(2):
+            self.do("late 3000", 3400)
+            self.do("ask 10", 1000)
 
 
 @pytest.fixture(name="host")
@@ -97,43 +125,30 @@ def fixture_host(tmp_path):
 def test_the_versions_share_channels_and_an_operator_moves_both_with_either_command(
         host, builds, listener, connector):
     with Pair(host, builds, listener, connector) as pair:
-        pair.are_on("shm")
-        for stream in streams(builds["today"], host, getattr(
-                pair, "server" if listener == "today" else "client").pid):
+        pair.are_moved_by_either_command()
+        side = pair.server if listener == "today" else pair.client
+        for stream in streams(builds["today"], host, side.pid):
             assert stream["protocol"] == 1 and not stream["gives_back"], stream
-        for build in builds.values():
-            for side in (pair.server, pair.client):
-                pair.set(build, side.pid, "tcp")
-                pair.are_on("tcp")
-                pair.set(build, side.pid, "auto")
-                pair.set(build, pair.client.pid, "rdma")
-                pair.are_on("shm")
-                pair.set(build, pair.client.pid, "auto")
 
 
 @pytest.mark.parametrize("listener, connector", PAIRS)
 def test_streams_of_two_versions_lose_nothing_when_the_client_forks(host, builds, listener, connector):
     with Pair(host, builds, listener, connector) as pair:
-        pair.are_on("shm")
-        for _ in range(3):
-            assert pair.client.tell("forks") == f"done {COUNT * 5000}"
-            assert pair.client.tell("ask 10") == f"done {COUNT * 1000}"
+        pair.lose_nothing_at_forks()
 
 
 @pytest.mark.parametrize("listener, connector", PAIRS)
 def test_bytes_from_before_the_switch_reach_a_child_whatever_its_peers_version(
         host, builds, listener, connector):
     with Pair(host, builds, listener, connector) as pair:
-        assert pair.client.tell("late 3000") == f"done {COUNT * 3400}"
-        assert pair.client.tell("ask 10") == f"done {COUNT * 1000}"
-        assert pair.client.tell("late 3000") == f"done {COUNT * 3400}"
+        pair.lose_nothing_that_came_before_the_switch()
 
 
 def test_two_ends_of_this_version_give_bytes_back(host, builds):
     with Pair(host, builds, "today", "today") as pair:
         pair.are_on("shm")
         assert all(stream["gives_back"] for stream in streams(builds["today"], host, pair.client.pid))
-        assert pair.client.tell("late 3000") == f"done {COUNT * 3400}"
+        pair.lose_nothing_that_came_before_the_switch()
 
 
 def test_what_watches_reads_processes_of_the_other_version(host, builds):

@@ -169,6 +169,7 @@ TEST_F(Ss, AFileThatCannotBeReadIsNamedAndTheRestShown) {
 class Set : public Ss {};
 
 TEST_F(Set, OneOfAnotherVersionIsToldWithBothVersions) {
+  const auto segment = make_segment(folder_);
   const Child child;
   hand_over(folder_, child.pid(), [](stats::SegmentHeader& header) {
     header.version = stats::kSegmentVersion + 1;
