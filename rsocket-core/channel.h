@@ -161,5 +161,6 @@ class Channel {
   Agreement agreement_;
   const bool is_shm_;  // last: what follows in a class made of this fills its line
 };
+static_assert(sizeof(Channel) <= 32, "the first line of a ShmChannel is full");
 
 }  // namespace ringroad

@@ -160,7 +160,7 @@ struct StreamSlot {
   std::uint8_t role = 0;  // 0 connect, 1 accept
   std::uint8_t rule_index = 0;
   // What the ends of the channel agreed on: the protocol's version, 0 without a channel or from an older
-  // library, and the first eight features (wire.h).
+  // library, and the features (Agreement).
   std::uint8_t protocol = 0;
   std::uint8_t features = 0;
   std::int32_t fd = -1;  // as the program numbers it; the first one if it was dup'ed

@@ -74,7 +74,7 @@ void Stream::publish_identity() noexcept {
   if (channel_ != nullptr) {
     channel_->info(slot_->channel);
     slot_->protocol = channel_->agreement().version;
-    slot_->features = static_cast<std::uint8_t>(channel_->agreement().features);
+    slot_->features = channel_->agreement().features;
   } else {
     slot_->channel = ChannelInfo{};
     slot_->protocol = slot_->features = 0;

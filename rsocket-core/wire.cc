@@ -65,8 +65,8 @@ constexpr unsigned highest_of(const Hello& hello) noexcept {
 }  // namespace
 
 Agreement agreement_with(const Hello& peer) noexcept {
-  return {peer.features & kFeatures,
-          static_cast<std::uint8_t>(std::min<unsigned>(highest_of(peer), kHighestVersion))};
+  return {static_cast<std::uint8_t>(std::min<unsigned>(highest_of(peer), kHighestVersion)),
+          static_cast<std::uint8_t>(peer.features & kFeatures)};
 }
 
 Reason parse_hello(const void* data, std::size_t n, Hello& out) noexcept {

@@ -34,15 +34,16 @@ enum class Feature : std::uint32_t {
 };
 inline constexpr std::uint32_t kFeatures = static_cast<std::uint32_t>(Feature::kGivenBack);
 
-// What both ends of a promotion can do.
+// What both ends of a promotion can do. A message's path has no room for more than the features that there are.
 struct Agreement {
-  std::uint32_t features = 0;
   std::uint8_t version = kLowestVersion;
+  std::uint8_t features = 0;
 
   bool has(Feature feature) const noexcept {
     return (features & static_cast<std::uint32_t>(feature)) != 0;
   }
 };
+static_assert(kFeatures <= 0xff);
 
 // ---- Nonces ------------------------------------------------------------------------------------
 // Each end of a promotion draws 15 random bytes and tells the other over the channel. A frame that

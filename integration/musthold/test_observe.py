@@ -244,7 +244,8 @@ def test_who_cannot_be_shown_is_told_with_the_reason(host):
             file.write((99).to_bytes(4, "little"))
         done = run(host, "ss", "--pid", crowd.server.pid)
         assert done.returncode == 1
-        assert "it is of version 99, this command (ringroad " in done.stderr
+        assert "it is of version 99, written by ringroad " in done.stderr
+        assert ", this command (ringroad " in done.stderr
         assert "use the ringroad command that came with the preloaded library" in done.stderr
         assert str(host.tool.library) in done.stderr
         assert run(host, "ss").returncode == 0
