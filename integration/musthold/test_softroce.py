@@ -27,7 +27,7 @@ DOCTOR, PROGRAMS = HERE / "inside_doctor.py", HERE / "inside_programs.py"
 VERSIONS = HERE.parent / "versions" / "inside_versions.py"
 BENCH, NET = HERE / "inside_bench.py", HERE / "inside_bench_net.py"
 # About three times what they take by themselves.
-LIMIT_S = {ONE: 950, GUIDE: 650, FAULTS: 500, GALERA: 950}
+LIMIT_S = {ONE: 1200, GUIDE: 650, FAULTS: 500, GALERA: 950}
 PATIENCE = 4
 pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
