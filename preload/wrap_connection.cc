@@ -15,6 +15,7 @@
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
 #include "rsocket-core/tcp_counters.h"
+#include "rsocket-core/threads.h"
 
 namespace ringroad::preload {
 namespace {
@@ -279,11 +280,10 @@ RR_NOINLINE int after_close(int fd, int result) noexcept {
 
 // Whether the program has but one thread, which shares its numbers with the library's only.
 bool has_one_thread() noexcept {
-  constexpr nlink_t kOneAndTheLibrarys = 2 + 2;  // proc(5): as every folder, and one a thread
-  struct stat threads {};
-  return runtime::existing_agent() != nullptr &&
-         sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &threads, 0) == 0 &&
-         threads.st_nlink <= kOneAndTheLibrarys;
+  constexpr unsigned kOneAndTheLibrarys = 2;
+  if (runtime::existing_agent() == nullptr) return false;
+  const unsigned threads = thread_count();
+  return threads != 0 && threads <= kOneAndTheLibrarys;
 }
 
 // With `one_by_one` also where the kernel has no close_range(2): closefrom(3) cannot fail.

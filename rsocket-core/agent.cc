@@ -2,7 +2,6 @@
 #include "rsocket-core/agent.h"
 
 #include <poll.h>
-#include <sys/single_threaded.h>
 
 #include <algorithm>
 #include <csignal>
@@ -60,7 +59,7 @@ bool Agent::ensure_thread() noexcept {
     pthread_attr_setstacksize(&attributes, 512 * 1024);
     pthread_t thread;
     running_.store(true, std::memory_order_release);
-    if (__libc_single_threaded != 0) outside::prepare();
+    outside::prepare();
     ok = pthread_create(&thread, &attributes, thread_main, this) == 0;
     if (ok) pthread_setname_np(thread, "ringroad");
     pthread_attr_destroy(&attributes);

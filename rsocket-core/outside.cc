@@ -10,6 +10,7 @@
 
 #include "rsocket-core/mutex.h"
 #include "rsocket-core/sys.h"
+#include "rsocket-core/threads.h"
 
 namespace ringroad::outside {
 namespace {
@@ -63,6 +64,7 @@ bool barrier_everywhere() noexcept {
 }  // namespace
 
 void prepare() noexcept {
+  if (thread_count() != 1) return;
   sys::raw(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
 }
 

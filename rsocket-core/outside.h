@@ -56,7 +56,7 @@ inline thread_local constinit Seat* seat __attribute__((tls_model("initial-exec"
 // The thread sits no more, and perhaps was counted.
 [[gnu::cold]] void leave_seat() noexcept;
 // The kernel takes some 10 ms to get ready for the first barrier of a process with threads, and no time where
-// there is one thread: for that one to do ahead, before there are others.
+// there is one thread: that one does it ahead, before there are others. Does nothing where there are.
 void prepare() noexcept;
 // The first set has just been made, and nobody has been told of it yet.
 void count_seated() noexcept;

@@ -2,6 +2,9 @@
 #include "rsocket-core/outside.h"
 
 #include <gtest/gtest.h>
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -132,6 +135,30 @@ TEST_F(OutsideTest, SeatsAreGivenToThreadsThatComeLater) {
       if (!has_one) return false;
     }
     return true;
+  });
+}
+
+// EPERM until the process is registered for it.
+bool is_ready_for_barriers() {
+  return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+TEST_F(OutsideTest, AProcessWithOneThreadGetsReadyForBarriersAhead) {
+  IN_A_PROCESS([] {
+    if (is_ready_for_barriers()) return false;
+    outside::prepare();
+    return is_ready_for_barriers();
+  });
+}
+
+TEST_F(OutsideTest, AProcessWithThreadsIsNotHeldUpToGetReadyForBarriers) {
+  IN_A_PROCESS([] {
+    Sitting other;
+    outside::prepare();
+    const bool held_up = is_ready_for_barriers();
+    other.go_on();
+    other.join();
+    return !held_up;
   });
 }
 
