@@ -31,7 +31,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-std::string quoted(std::string_view text) { return "\"" + printable(text) + "\""; }
+std::string in_quotes(std::string_view text) { return "\"" + printable(text) + "\""; }
 
 // What else there would have been.
 template <typename Names>
@@ -149,7 +149,7 @@ Value value_named(const std::string& word, const char* what, Value count, Name n
     names.emplace_back(name(static_cast<Value>(i)));
     if (lower(names.back()) == lower(word)) return static_cast<Value>(i);
   }
-  throw Wrong{quoted(word) + " is no " + what + "; there are " + listed(names)};
+  throw Wrong{in_quotes(word) + " is no " + what + "; there are " + listed(names)};
 }
 
 State state_named(const std::string& word) {
@@ -199,7 +199,7 @@ bool parse_ip(const std::string& text, Net& net, unsigned& family_bits) {
 
 // 10.9.0.1, 10.9.0.0/16, 10.9.0.1:3306, fd00::/64, [fd00::1]:3306, :3306, *:3306
 Net net_of(const std::string& word) {
-  const Wrong wrong{quoted(word) +
+  const Wrong wrong{in_quotes(word) +
                     " is no address; write 10.9.0.1, 10.9.0.0/16, 10.9.0.1:3306, fd00::/64, "
                     "[fd00::1]:3306 or :3306"};
   Net net;
@@ -247,7 +247,7 @@ class Parser {
 
   StreamFilter all() {
     StreamFilter result = any_of();
-    if (at_ < words_.size()) throw Wrong{quoted(words_[at_]) + " has no \"(\" before it"};
+    if (at_ < words_.size()) throw Wrong{in_quotes(words_[at_]) + " has no \"(\" before it"};
     return result;
   }
 
@@ -263,7 +263,7 @@ class Parser {
     return is;
   }
   std::string value(const std::string& of, const char* what) {
-    if (at_ == words_.size()) throw Wrong{"after " + quoted(of) + " " + what + " is missing"};
+    if (at_ == words_.size()) throw Wrong{"after " + in_quotes(of) + " " + what + " is missing"};
     return words_[at_++];
   }
 
@@ -306,7 +306,7 @@ class Parser {
   StreamFilter condition() {
     if (at_ == words_.size()) {
       throw Wrong{at_ == 0 ? "the filter is empty"
-                           : "after " + quoted(words_.back()) + " a condition is missing"};
+                           : "after " + in_quotes(words_.back()) + " a condition is missing"};
     }
     const std::string name = words_[at_++];
     const std::string key = lower(name);
@@ -334,7 +334,7 @@ class Parser {
     for (const auto& [field, number] : kFields) {
       if (key == field) return compares(name, number);
     }
-    throw Wrong{quoted(name) +
+    throw Wrong{in_quotes(name) +
                 " is no condition; there are state, carrier, reason, peer-reason, role, "
                 "src, dst, " +
                 names_of(kPatterns) + ", " + names_of(kFields) + ", and: and, or, not, ( )"};
@@ -366,7 +366,7 @@ class Parser {
     const bool no = negated();
     const std::string wanted = value(name, "connect or accept");
     if (lower(wanted) != "connect" && lower(wanted) != "accept") {
-      throw Wrong{quoted(wanted) + " is no role; there are connect, accept"};
+      throw Wrong{in_quotes(wanted) + " is no role; there are connect, accept"};
     }
     const bool accepted = (lower(wanted) == "accept") != no;
     return [accepted](const P&, const S& s) { return s.accepted == accepted; };
@@ -402,7 +402,7 @@ class Parser {
     if (is_port) number = port_of(digits);
     if (!number) {
       throw Wrong{
-          quoted(word) +
+          in_quotes(word) +
           (is_port ? " is no port; write :3306 or 3306" : " is no number; write 4096, 64K or 1M") +
           ", after one of = != < <= > >="};
     }

@@ -56,7 +56,7 @@ std::string printable(std::string_view text) {
   return escaped(shown, "") + (shown.size() < text.size() ? "..." : "");
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   const std::string_view shown = cut(text, kLongestQuote);
   return "\"" + escaped(shown, "\"\\") + (shown.size() < text.size() ? "...\"" : "\"");
 }

@@ -16,6 +16,6 @@ struct Complaint {
 std::string printable(std::string_view text);
 
 // In the quotes that the policy file would need; otherwise like printable().
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 }  // namespace ringroad::policy

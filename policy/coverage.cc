@@ -128,7 +128,7 @@ Outcome subtract(const Rule& rule, std::vector<Box>& boxes) {
 }
 
 std::string place(const Rule& rule) {
-  return quoted(rule.settings.name) + " (" + rule.settings.file + ":" +
+  return in_quotes(rule.settings.name) + " (" + rule.settings.file + ":" +
          std::to_string(rule.settings.line) + ")";
 }
 
@@ -163,7 +163,7 @@ std::vector<Error> unreachable_rules(const std::vector<Rule>& rules) {
     }
     const Rule& rule = rules[index];
     warnings.push_back({rule.settings.file, rule.settings.line, rule.column,
-                        "rule " + quoted(rule.settings.name) + " can never match: " + names +
+                        "rule " + in_quotes(rule.settings.name) + " can never match: " + names +
                             (covering.size() == 1 ? " matches" : " together match") +
                             " everything that it does",
                         "move it up, or remove it"});

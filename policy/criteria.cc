@@ -68,13 +68,13 @@ std::optional<Prefix> parse_subnet(std::string_view text, Complaint& complaint) 
   const std::size_t slash = text.find('/');
   const std::optional<Address> address = Address::parse(text.substr(0, slash));
   if (!address) {
-    complaint.message = quoted(text) + " is not a subnet";
+    complaint.message = in_quotes(text) + " is not a subnet";
     complaint.remedy = "subnets are numeric, such as \"192.168.100.0/24\" or \"fd00:100::/64\"";
     return std::nullopt;
   }
   if (slash == std::string_view::npos) {
-    complaint.message = quoted(text) + " has no prefix length";
-    complaint.remedy = "write " + quoted(Prefix{*address, address->bits()}.to_string()) +
+    complaint.message = in_quotes(text) + " has no prefix length";
+    complaint.remedy = "write " + in_quotes(Prefix{*address, address->bits()}.to_string()) +
                        " for this address alone";
     return std::nullopt;
   }
@@ -87,29 +87,31 @@ std::optional<Prefix> parse_subnet(std::string_view text, Complaint& complaint) 
   const std::optional<unsigned> length = whole_number<unsigned>(length_text);
   if (!length) {
     const std::optional<unsigned> netmask = length_of_netmask(length_text);
-    complaint.message = quoted(length_text) + " in " + quoted(text) + " is not a prefix length";
+    complaint.message =
+        in_quotes(length_text) + " in " + in_quotes(text) + " is not a prefix length";
     complaint.remedy = netmask && !mapped
-                           ? "write " + quoted(Prefix::of(*address, *netmask).to_string())
+                           ? "write " + in_quotes(Prefix::of(*address, *netmask).to_string())
                            : "it is a number from 0 to " + std::to_string(longest);
     return std::nullopt;
   }
   if (*length > longest) {
-    complaint.message = "prefix length " + std::to_string(*length) + " in " + quoted(text) +
+    complaint.message = "prefix length " + std::to_string(*length) + " in " + in_quotes(text) +
                         " is more than " + std::to_string(longest);
     complaint.remedy = "an " + std::string(longest == 32U ? "IPv4" : "IPv6") + " address has " +
                        std::to_string(longest) + " bits";
     return std::nullopt;
   }
   if (*length < mapped_bits) {
-    complaint.message = quoted(text) + " mixes IPv4 and IPv6 addresses";
+    complaint.message = in_quotes(text) + " mixes IPv4 and IPv6 addresses";
     complaint.remedy = "an IPv4 subnet is written as \"10.0.0.0/8\"";
     return std::nullopt;
   }
   const Prefix prefix = Prefix::of(*address, *length - mapped_bits);
   if (prefix.addr != *address) {
-    complaint.message = quoted(text) + " has bits set after its prefix";
-    complaint.remedy = "write " + quoted(prefix.to_string()) + " for the subnet or " +
-                       quoted(Prefix{*address, address->bits()}.to_string()) + " for the address";
+    complaint.message = in_quotes(text) + " has bits set after its prefix";
+    complaint.remedy = "write " + in_quotes(prefix.to_string()) + " for the subnet or " +
+                       in_quotes(Prefix{*address, address->bits()}.to_string()) +
+                       " for the address";
     return std::nullopt;
   }
   return prefix;
@@ -125,8 +127,8 @@ std::optional<PortRange> parse_ports(std::string_view text, Complaint& complaint
     const std::string compact = without_spaces(text);
     const bool only_spaces =
         compact.size() != text.size() && parse_ports(compact, unused).has_value();
-    complaint.message = quoted(text) + " is not a port";
-    complaint.remedy = only_spaces ? "write " + quoted(compact)
+    complaint.message = in_quotes(text) + " is not a port";
+    complaint.remedy = only_spaces ? "write " + in_quotes(compact)
                                    : "ports are numbers, such as \"3306\" or \"4567-4568\"";
     return std::nullopt;
   }
@@ -137,8 +139,8 @@ std::optional<PortRange> parse_ports(std::string_view text, Complaint& complaint
   }
   const PortRange range{low->first, high->first};
   if (range.first > range.last) {
-    complaint.message = "port range " + quoted(text) + " runs backwards";
-    complaint.remedy = "write " + quoted(PortRange{range.last, range.first}.to_string());
+    complaint.message = "port range " + in_quotes(text) + " runs backwards";
+    complaint.remedy = "write " + in_quotes(PortRange{range.last, range.first}.to_string());
     return std::nullopt;
   }
   return range;
@@ -163,9 +165,9 @@ bool check_glob(std::string_view glob, Complaint& complaint) {
   const std::size_t slash = glob.rfind('/');
   if (slash != std::string_view::npos) {
     const std::string_view last = glob.substr(slash + 1);
-    complaint.message = "program " + quoted(glob) + " is a path";
+    complaint.message = "program " + in_quotes(glob) + " is a path";
     complaint.remedy = "programs are compared by their base name" +
-                       (last.empty() ? std::string() : ": write " + quoted(last));
+                       (last.empty() ? std::string() : ": write " + in_quotes(last));
     return false;
   }
   if (glob.size() > NAME_MAX || glob.find('\0') != std::string_view::npos) {
@@ -182,10 +184,10 @@ bool check_name(std::string_view name, Complaint& complaint) {
     return true;
   }
   const std::string better = as_word(name);
-  complaint.message = quoted(name) + " cannot be the name of a rule";
+  complaint.message = in_quotes(name) + " cannot be the name of a rule";
   complaint.remedy = "use 1 to " + std::to_string(kLongestName) +
                      " letters, digits, '.', '_' and '-'" +
-                     (better.empty() ? std::string() : ", such as " + quoted(better));
+                     (better.empty() ? std::string() : ", such as " + in_quotes(better));
   return false;
 }
 
@@ -195,7 +197,7 @@ bool check_device(std::string_view device, Complaint& complaint) {
   if (!device.empty() && device.size() <= kLongestDevice && printable) {
     return true;
   }
-  complaint.message = quoted(device) + " cannot be the name of an RDMA device";
+  complaint.message = in_quotes(device) + " cannot be the name of an RDMA device";
   complaint.remedy = "\"rdma link\" lists them; leave \"device\" out to choose it by route";
   return false;
 }

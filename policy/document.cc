@@ -67,7 +67,7 @@ std::string remedy_for_bare_value(std::string_view line) {
   if (!plain_key || !plain_value || key == "version" || key == "traffic_class") {
     return {};
   }
-  return "put the value in quotes: " + std::string(key) + " = " + quoted(value);
+  return "put the value in quotes: " + std::string(key) + " = " + in_quotes(value);
 }
 
 std::string remedy_for(std::string_view line, std::string_view description) {

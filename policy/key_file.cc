@@ -20,7 +20,7 @@ std::string command(const std::string& what, const std::string& path) {
 
 // Whether the file is kept as a secret should be.
 bool is_kept_well(const struct stat& status, const std::string& path, Complaint& complaint) {
-  const std::string file = "the key file " + quoted(path);
+  const std::string file = "the key file " + in_quotes(path);
   char mode[16];
   std::snprintf(mode, sizeof mode, "%04o", status.st_mode & 07777U);
   if (!S_ISREG(status.st_mode)) {
@@ -43,7 +43,7 @@ bool is_kept_well(const struct stat& status, const std::string& path, Complaint&
 }  // namespace
 
 std::optional<std::string> read_key(const std::string& path, Complaint& complaint) {
-  const std::string file = "the key file " + quoted(path);
+  const std::string file = "the key file " + in_quotes(path);
   if (path.empty() || path.front() != '/' || path.find('\0') != std::string::npos) {
     complaint = {file + " is not named by its whole path", R"(write "/etc/ringroad/key")"};
     return std::nullopt;

@@ -44,7 +44,7 @@ void refuse_known_name(const Rule& rule, const Value& table, Report& report,
   for (const Rule& earlier : rules) {
     if (earlier.settings.name == rule.settings.name) {
       report.error(given->value.at,
-                   {"a second rule is named " + quoted(rule.settings.name),
+                   {"a second rule is named " + in_quotes(rule.settings.name),
                     "the first is at " + earlier.settings.file + ":" +
                         std::to_string(earlier.settings.line) + "; rename one of them"});
       return;
@@ -93,11 +93,11 @@ void read_policy(const Value& root, Report& report, std::vector<Rule>& rules, Li
     } else if (read_process_key(entry, report, limits)) {
       continue;
     } else if (is_rule_key(entry.key)) {
-      report.error(entry.at, {quoted(entry.key) + " stands outside of a rule",
+      report.error(entry.at, {in_quotes(entry.key) + " stands outside of a rule",
                               "put it under a [[rule]] line"});
     } else {
       report.error(entry.at,
-                   {"unknown key " + quoted(entry.key), suggestion(entry.key, root_keys())});
+                   {"unknown key " + in_quotes(entry.key), suggestion(entry.key, root_keys())});
     }
   }
 }

@@ -85,7 +85,7 @@ class Scanner {
       if (length > 1 && context_ != Context::kComment) {
         const std::string_view character = rest_.substr(0, length);
         const std::uint32_t code = code_point(character);
-        return refused(quoted(character) + " (" + name_of(code) + ") may only stand in a comment",
+        return refused(in_quotes(character) + " (" + name_of(code) + ") may only stand in a comment",
                        replacement(code));
       }
       if (rest_.front() == '\n') {

@@ -14,7 +14,7 @@ constexpr std::array<std::string_view, 3> kKeys = {"max_channels", "log", "log_l
 
 bool refuse_second(const Entry& entry, Report& report, const Place& first) {
   if (first.file.empty()) return false;
-  report.error(entry.at, {quoted(entry.key) + " is given a second time",
+  report.error(entry.at, {in_quotes(entry.key) + " is given a second time",
                           "the first is at " + first.file + ":" + std::to_string(first.line) +
                               "; it holds for the whole process, so leave one of them out"});
   return true;
@@ -49,7 +49,7 @@ void read_log(const Entry& entry, Report& report, Limits& limits) {
   } else if (!path && std::find(kLogWords.begin(), kLogWords.end(), log) == kLogWords.end()) {
     // A process changes its folder, and programs in many folders have the same policy.
     report.error(value.at,
-                 {"log = " + quoted(log) + " is neither a known word nor a file's whole path",
+                 {"log = " + in_quotes(log) + " is neither a known word nor a file's whole path",
                   log.find('/') != std::string::npos ? "write the file's whole path, from / on"
                                                      : suggestion(log, kLogWords)});
   } else if (!refuse_second(entry, report, limits.log_at)) {
@@ -62,7 +62,7 @@ void read_log_level(const Entry& entry, Report& report, Limits& limits) {
   const Value& value = entry.value;
   if (!expect_string(value, "log_level", R"(log_level = "info")", report)) return;
   if (std::find(kLogLevels.begin(), kLogLevels.end(), value.string) == kLogLevels.end()) {
-    report.error(value.at, {"unknown log_level " + quoted(value.string),
+    report.error(value.at, {"unknown log_level " + in_quotes(value.string),
                             suggestion(value.string, kLogLevels)});
   } else if (!refuse_second(entry, report, limits.log_level_at)) {
     limits.log_level = value.string;

@@ -114,15 +114,15 @@ Rule RuleReader::read() {
       (this->*key->read)(entry.value);
     } else if (entry.key == "version" || is_process_key(entry.key)) {
       report_.error(entry.at,
-                    {quoted(entry.key) + " is not a key of a rule", "put it above the first [[rule]]"});
+                    {in_quotes(entry.key) + " is not a key of a rule", "put it above the first [[rule]]"});
     } else {
-      report_.error(entry.at, {"unknown key " + quoted(entry.key) + " in a rule",
+      report_.error(entry.at, {"unknown key " + in_quotes(entry.key) + " in a rule",
                                suggestion(entry.key, kKeyNames)});
     }
   }
   if (!has_subnet) {
     const std::string which =
-        rule_.settings.name.empty() ? "this rule" : "rule " + quoted(rule_.settings.name);
+        rule_.settings.name.empty() ? "this rule" : "rule " + in_quotes(rule_.settings.name);
     report_.error(at_, {which + " has no subnet",
                         R"(write subnet = ["0.0.0.0/0", "::/0"] to match every address)"});
   }
@@ -142,7 +142,7 @@ void RuleReader::read_list(const Value& value, std::string_view key, std::string
   }
   if (value.items.empty()) {
     report_.error(value.at,
-                  {quoted(key) + " is an empty list and matches nothing", std::string(if_empty)});
+                  {in_quotes(key) + " is an empty list and matches nothing", std::string(if_empty)});
   }
   for (const Value& item : value.items) {
     read(item);
@@ -223,7 +223,7 @@ void RuleReader::read_role(const Value& value) {
     rule_.roles = roles_of(Role::kAccept);
   } else {
     report_.error(value.at,
-                  {"unknown role " + quoted(value.string), suggestion(value.string, kRoleWords)});
+                  {"unknown role " + in_quotes(value.string), suggestion(value.string, kRoleWords)});
   }
 }
 
@@ -238,7 +238,7 @@ void RuleReader::read_via(const Value& value) {
     }
   }
   report_.error(value.at,
-                {"unknown via " + quoted(value.string), suggestion(value.string, kViaWords)});
+                {"unknown via " + in_quotes(value.string), suggestion(value.string, kViaWords)});
 }
 
 void RuleReader::read_device(const Value& value) {
@@ -300,7 +300,7 @@ void RuleReader::warn_of_useless_keys() {
   const auto warn = [&](std::string_view key) {
     if (const Entry* entry = find(table_, key)) {
       report_.warning(entry->at,
-                      {quoted(key) + " has no effect with via = " + quoted(to_string(settings.via)),
+                      {in_quotes(key) + " has no effect with via = " + in_quotes(to_string(settings.via)),
                        "leave it out"});
     }
   };

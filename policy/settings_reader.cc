@@ -27,7 +27,7 @@ std::optional<std::chrono::nanoseconds> read_duration(const Value& value, std::s
   if (*duration > longest) {
     report.error(value.at,
                  {(key.front() == 'i' ? "an " : "a ") + std::string(key) + " of " + format_duration(*duration) + " is too long",
-                  "the longest is " + quoted(format_duration(longest))});
+                  "the longest is " + in_quotes(format_duration(longest))});
     return std::nullopt;
   }
   return duration;
@@ -68,7 +68,7 @@ bool expect_string(const Value& value, std::string_view key, const std::string& 
     return true;
   }
   report.error(value.at,
-               {quoted(key) + " must be a string, not " + std::string(describe(value.kind)),
+               {in_quotes(key) + " must be a string, not " + std::string(describe(value.kind)),
                 "write " + example});
   return false;
 }
@@ -93,7 +93,7 @@ std::optional<std::uint32_t> read_ring(const Value& value, Report& report) {
   const std::uint64_t meant = value.kind == Value::Kind::kInteger && value.integer > 0
                                   ? static_cast<std::uint64_t>(value.integer)
                                   : kDefaultRingBytes;
-  if (!expect_string(value, "ring", "ring = " + quoted(format_size(meant)), report)) {
+  if (!expect_string(value, "ring", "ring = " + in_quotes(format_size(meant)), report)) {
     return std::nullopt;
   }
   Complaint complaint;
@@ -105,18 +105,18 @@ std::optional<std::uint32_t> read_ring(const Value& value, Report& report) {
   const std::string size = "a ring of " + format_size(*bytes);
   if (*bytes < kSmallestRingBytes) {
     report.error(value.at, {size + " is too small",
-                            "the smallest is " + quoted(format_size(kSmallestRingBytes))});
+                            "the smallest is " + in_quotes(format_size(kSmallestRingBytes))});
     return std::nullopt;
   }
   if (*bytes > kLargestRingBytes) {
     report.error(value.at, {size + " is too large",
-                            "the largest is " + quoted(format_size(kLargestRingBytes))});
+                            "the largest is " + in_quotes(format_size(kLargestRingBytes))});
     return std::nullopt;
   }
   if (!std::has_single_bit(*bytes)) {
     report.error(value.at, {size + " is not a power of two",
-                            "the nearest are " + quoted(format_size(std::bit_floor(*bytes))) +
-                                " and " + quoted(format_size(std::bit_ceil(*bytes)))});
+                            "the nearest are " + in_quotes(format_size(std::bit_floor(*bytes))) +
+                                " and " + in_quotes(format_size(std::bit_ceil(*bytes)))});
     return std::nullopt;
   }
   return static_cast<std::uint32_t>(*bytes);
@@ -134,7 +134,7 @@ std::optional<std::chrono::nanoseconds> read_idle(const Value& value, Report& re
   const auto time = read_duration(value, "idle", kLongestIdle, R"(idle = "60s")", report);
   if (time && time->count() != 0 && *time < kShortestIdle) {
     report.error(value.at, {"an idle of " + format_duration(*time) + " is too short",
-                            "the shortest is " + quoted(format_duration(kShortestIdle)) +
+                            "the shortest is " + in_quotes(format_duration(kShortestIdle)) +
                                 R"(, or "0s" to keep the channel)"});
     return std::nullopt;
   }
@@ -145,7 +145,7 @@ std::optional<std::chrono::nanoseconds> read_detect(const Value& value, Report& 
   const auto time = read_duration(value, "detect", kLongestDetect, R"(detect = "500ms")", report);
   if (time && *time < kShortestDetect) {
     report.error(value.at, {"a detect of " + format_duration(*time) + " is too short",
-                            "the shortest is " + quoted(format_duration(kShortestDetect))});
+                            "the shortest is " + in_quotes(format_duration(kShortestDetect))});
     return std::nullopt;
   }
   return time;
@@ -169,7 +169,7 @@ PromoteAfter read_promote_after(const Value& value, Report& report) {
     } else if (entry.key == "bytes") {
       threshold.bytes = read_bytes(entry.value, report);
     } else {
-      report.error(entry.at, {"unknown key " + quoted(entry.key) + " in promote_after",
+      report.error(entry.at, {"unknown key " + in_quotes(entry.key) + " in promote_after",
                               suggestion(entry.key, kThresholds)});
     }
   }

@@ -106,14 +106,14 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
 std::string suggestion(std::string_view word, std::span<const std::string_view> known) {
   const std::string_view guess = nearest(word, known);
   if (!guess.empty()) {
-    return "did you mean " + quoted(guess) + "?";
+    return "did you mean " + in_quotes(guess) + "?";
   }
   std::string text = known.size() == 1 ? "it can only be " : "it can be ";
   for (std::size_t i = 0; i < known.size(); ++i) {
     if (i != 0) {
       text += i + 1 == known.size() ? " or " : ", ";
     }
-    text += quoted(known[i]);
+    text += in_quotes(known[i]);
   }
   return text;
 }

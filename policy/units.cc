@@ -115,10 +115,10 @@ std::optional<std::uint64_t> parse_size(std::string_view text, Complaint& compla
   const std::optional<std::uint64_t> size = parse(text, kSizeUnits);
   if (!size) {
     const std::string better = corrected(text, kSizeUnits, "B");
-    complaint.message = quoted(text) + " is not a size";
+    complaint.message = in_quotes(text) + " is not a size";
     complaint.remedy = better.empty()
                            ? "a size is a whole number and B, KiB, MiB or GiB, such as \"256KiB\""
-                           : "write " + quoted(better);
+                           : "write " + in_quotes(better);
   }
   return size;
 }
@@ -129,10 +129,10 @@ std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text,
   if (!count) {
     // A bare number could be any unit; only zero is the same in all of them.
     const std::string better = corrected(text, kTimeUnits, text == "0" ? "us" : "");
-    complaint.message = quoted(text) + " is not a duration";
+    complaint.message = in_quotes(text) + " is not a duration";
     complaint.remedy = better.empty()
                            ? "a duration is a whole number and ns, us, ms or s, such as \"20us\""
-                           : "write " + quoted(better);
+                           : "write " + in_quotes(better);
     return std::nullopt;
   }
   return std::chrono::nanoseconds(static_cast<std::int64_t>(*count));

@@ -13,7 +13,7 @@
 namespace ringroad::cli::doctor {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
   std::string result = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') result += '\\';
@@ -54,20 +54,20 @@ std::string probe_policy_text(const std::vector<const policy::Rule*>& rules, std
     const policy::Settings& settings = rule->settings;
     std::string subnets;
     for (const policy::Prefix& subnet : rule->subnets) {
-      subnets += (subnets.empty() ? "" : ", ") + quoted(subnet.to_string());
+      subnets += (subnets.empty() ? "" : ", ") + in_quotes(subnet.to_string());
     }
-    text += "\n[[rule]]\nname = " + quoted(name_of(*rule)) + "\nsubnet = [" + subnets +
+    text += "\n[[rule]]\nname = " + in_quotes(name_of(*rule)) + "\nsubnet = [" + subnets +
             "]\nport = " + std::to_string(port) + "\nvia = ";
     if (!is_for_rdma(*rule)) {
       text += "\"tcp\"\n";
       continue;
     }
     text += "\"rdma\"\n";
-    if (!settings.device.empty()) text += "device = " + quoted(settings.device) + "\n";
+    if (!settings.device.empty()) text += "device = " + in_quotes(settings.device) + "\n";
     if (settings.traffic_class) {
       text += "traffic_class = " + std::to_string(*settings.traffic_class) + "\n";
     }
-    if (!settings.key_file.empty()) text += "key_file = " + quoted(settings.key_file) + "\n";
+    if (!settings.key_file.empty()) text += "key_file = " + in_quotes(settings.key_file) + "\n";
     // The larger message has to fit.
     const std::uint32_t ring = std::max(settings.ring_bytes, policy::kDefaultRingBytes);
     text += "ring = \"" + std::to_string(ring) + "B\"\n";

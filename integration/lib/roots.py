@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -125,9 +126,10 @@ def check_can_make(release):
     address = machines_mirror()
     index = f"{address.rstrip('/')}/dists/{release}/InRelease"
     try:
-        done = subprocess.run(["/usr/lib/apt/apt-helper", "-o", "Acquire::Retries=1", "download-file",
-                               index, "/dev/stdout"], capture_output=True, text=True, check=False,
-                              timeout=PROBE_S)
+        with tempfile.TemporaryDirectory() as work:
+            done = subprocess.run(["/usr/lib/apt/apt-helper", "-o", "Acquire::Retries=1",
+                                   "download-file", index, f"{work}/index"], capture_output=True,
+                                  text=True, check=False, timeout=PROBE_S)
         if done.returncode == 0:
             return address
         said = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
