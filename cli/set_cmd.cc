@@ -196,7 +196,7 @@ void add_set_command(CLI::App& app, int& exit_status) {
       "set", "Move the streams of running processes to TCP, or to their channels");
   set_usage(*command, "ringroad set [OPTIONS] PROCESS... MODE");
   command
-      ->add_option("PROCESS... MODE", arguments->words,
+      ->add_option("PROCESS...MODE", arguments->words,
                    "process numbers, or all; then tcp, rdma or auto")
       ->required()
       ->option_text(" ");
