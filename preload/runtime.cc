@@ -51,6 +51,7 @@ std::atomic<unsigned> fork_count{0};
 std::atomic<bool> kernel_only{false};
 std::atomic<bool> policy_edited{false};
 std::atomic<int> execs_under_way{0};  // threads inside of exec
+thread_local Agent* forked_agent = nullptr;  // this thread is between before_fork() and after it
 thread_local bool fork_holds = false;  // this thread forks, and no stream is promoted meanwhile
 Mutex establish_mutex;
 Mutex inherit_mutex;
@@ -223,7 +224,9 @@ void make_wiped_page() noexcept {
 }
 
 void before_fork() noexcept {
-  Agent* agent = the_agent.load();
+  // A child that starts the library anew registers these handlers once more.
+  if (forked_agent != nullptr) return;
+  Agent* agent = forked_agent = the_agent.load();
   if (agent == nullptr) return;
   // The child shares every descriptor and may use any of them: every stream returns to the kernel, and
   // stays there until one process is left that has it.
@@ -239,7 +242,7 @@ void before_fork() noexcept {
 }
 
 void after_fork_parent() noexcept {
-  Agent* agent = the_agent.load();
+  Agent* agent = std::exchange(forked_agent, nullptr);
   if (agent == nullptr) return;
   agent->after_fork_parent();
   if (std::exchange(fork_holds, false)) agent->stay();
@@ -252,7 +255,7 @@ void after_fork_parent() noexcept {
 void after_fork_child() noexcept {
   sys::DescriptorTurn::forget();
   signals::forget_after_fork();
-  Agent* agent = the_agent.load();
+  Agent* agent = std::exchange(forked_agent, nullptr);
   if (agent == nullptr) return;
   claim_memory();
   segment_mutex.reset_after_fork();
@@ -279,6 +282,20 @@ void after_fork_child() noexcept {
 }
 
 // ---- start
+
+// In the child of a fork that came while another thread started the library, or that ended meanwhile:
+// the child starts it anew.
+// It waits for nobody, and so does the fork: that thread may want what another handler has locked.
+void forget_half_a_start() noexcept {
+  if (forked_agent != nullptr) return;  // it was there before the fork: after_fork_child() follows
+  if (started.load(std::memory_order_acquire) && the_agent.load() == nullptr) return;
+  started.store(false);
+  start_mutex.reset_after_fork();
+  segment_mutex.reset_after_fork();
+  segment.store(nullptr);
+  segment_tried.store(false);
+  the_agent.store(nullptr);
+}
 
 void start() noexcept {
   find_program_name();
@@ -315,6 +332,8 @@ void start() noexcept {
     options.tell = tell;
     options.log = log_line;
     options.wants_log = wants_log;
+    // Here, not when the library is loaded: handlers that come later run earlier before a fork, and an
+    // allocator of the program's that registers its own must not be locked yet when ours run.
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
     set_sleep(cancellation::ppoll, cancellation::held_ppoll);
     the_agent.store(new Agent(options), std::memory_order_release);
@@ -350,6 +369,8 @@ const policy::Settings* rule_for(StreamRole role, const Endpoint& local,
 }  // namespace
 
 bool policy_was_edited() noexcept { return policy_edited.load(std::memory_order_relaxed); }
+
+void watch_forks() noexcept { pthread_atfork(nullptr, nullptr, forget_half_a_start); }
 
 void capture_start(const char* argv0) noexcept {
   if (argv0 != nullptr) {

@@ -12,6 +12,8 @@ namespace ringroad::preload::runtime {
 // constructor, so that a program that clears or overwrites them later (nginx does) changes
 // nothing. Does nothing else.
 void capture_start(const char* argv0) noexcept;
+// Called once, from there too: a fork may come while another thread starts the library.
+void watch_forks() noexcept;
 
 // The program asks for a TCP connection or listener: loads the policy and makes the agent, once. Null
 // when the library is switched off or there is no policy that lets anything off the kernel.

@@ -19,6 +19,7 @@ __attribute__((constructor(101))) void library_loaded(int argc, char** argv) noe
   const int saved = errno;
   bind_real();
   runtime::capture_start(argc > 0 ? argv[0] : nullptr);
+  runtime::watch_forks();
   // Registered first, so it runs last: after the handlers of the program.
   at_quick_exit([] { runtime::leave(Reason::kExit); });
   errno = saved;
