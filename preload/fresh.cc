@@ -255,6 +255,7 @@ bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result
   Waiter stays;  // so that a close sees that somebody is here, also while that one looks
   const Listed here(&socket->waiters, stays);
   bool done = false;
+  signals::begin_wait();
   while (!done && thread_wake_fd() >= 0) {
     result = -1;
     if (!Stream::sleep_early(fd, socket->waiters, socket->use)) return true;

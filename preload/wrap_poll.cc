@@ -101,6 +101,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
   bool polled = false;
   const int wake_fd = thread_wake_fd();
   bool outlasted = false;
+  signals::begin_wait();
   for (;;) {
     nfds_t used = 0;
     kernel[used++] = {wake_fd, POLLIN, 0};
@@ -126,7 +127,6 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
         // What the kernel may have to tell it is asked for at once.
         polled = plan.on_channel && !plan.use_kernel;
         if (polled) {
-          signals::begin_wait();
           e.stream->spin_until_ready(fds[i].events, deadline, plan.shutdowns);
         }
         plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kIfIdle);
@@ -151,11 +151,15 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       const std::int64_t left = std::max<std::int64_t>(0, until - sys::now_ns());
       timeout = {left / 1'000'000'000, left % 1'000'000'000};
     }
+    // It would have ended the sleep: the one before, which the library has woken at the same moment, or the
+    // one that the polling was in place of.
+    const bool interrupted = deadline != 0 && ready_now == 0 && signals::came_since_begin();
+    if (interrupted) {
+      until = 0;
+      timeout = {0, 0};
+    }
     int n = 0;
-    if (polled && ready_now == 0 && signals::came_since_begin()) {
-      errno = EINTR;  // which would have ended the sleep
-      n = -1;
-    } else if (until != 0) {
+    if (until != 0) {
       n = cancellation::ppoll(kernel, used, until == kForever ? nullptr : &timeout, mask);
     } else if (ready_now == 0 || used > 1) {  // else the kernel has nothing to add
       n = sys::ppoll(kernel, used, &timeout, mask);
@@ -204,6 +208,10 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       }
       fds[i].revents = revents;
       if (revents != 0) ++found;
+    }
+    if (found == 0 && interrupted) {
+      errno = EINTR;
+      return -1;
     }
     if (found == 0 && (n > 0 || until != deadline)) look_again = true;
     const bool late = deadline != kForever && found == 0 && sys::now_ns() >= deadline;

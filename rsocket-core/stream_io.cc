@@ -181,6 +181,7 @@ ssize_t Stream::send_long(const iovec* iov, int count_iov, int flags, Sleep slee
   std::size_t done = 0;
   std::int64_t deadline = 0;
   bool outlasted = false;
+  signals::begin_wait();
   for (;;) {
     IoResult r;
     bool by_channel;
@@ -381,6 +382,7 @@ ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
   std::int64_t deadline = 0;
   bool polled = may_sleep && count_iov == 1 && (flags & kRecvMore) == 0 && short_enough(total) &&
                 state() == State::kOnChannel;
+  signals::begin_wait();
   if (polled && may_spin(POLLIN)) {
     deadline = io_deadline(false);
     ShortReceive receive{iov->iov_base, total};

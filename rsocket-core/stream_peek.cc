@@ -70,6 +70,7 @@ ssize_t Stream::peek_all(const iovec* iov, int count_iov, int flags) noexcept {
   waiter.events = POLLIN;
   waiter.wake_fd = thread_wake_fd();
   const bool deaf = waiter.wake_fd < 0 || arrivals.fd() < 0;
+  signals::begin_wait();
   for (;;) {
     // From here on nothing comes unnoticed.
     Listed listed(waiter.wake_fd < 0 ? nullptr : &waiters_, waiter);

@@ -87,13 +87,29 @@ bool ended_by_put_off() noexcept {
   return true;
 }
 
-// Sleeps until a descriptor is ready or the deadline is over. As ppoll(2); ECANCELED if a handler ends the
-// thread.
-int sleep_on(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
-  signals::begin_wait();
+// Sleeps until a descriptor is ready or the deadline is over, or has a handler run since the program's call began
+// to wait: one that comes with a wake-up of the library's own ends the next sleep. As ppoll(2).
+int sleep_by(SleepCall way, pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
   const signals::Now handlers_run;
   timespec timeout;
-  return ended_by_put_off() ? -1 : held_sleep(fds, count, timeout_until(deadline_ns, timeout));
+  if (ended_by_put_off()) return -1;
+  return way(fds, count, timeout_until(deadline_ns, timeout), nullptr);
+}
+int held(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t*) noexcept {
+  return held_sleep(fds, count, timeout);
+}
+int cancellable(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t*) noexcept {
+  return cancellable_sleep(fds, count, timeout);
+}
+
+// A sleep for the library's own ends, inside a call of the program's: handlers end it, and the call's next
+// sleep too. ECANCELED if a handler ends the thread.
+int sleep_on(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
+  const unsigned ran = signals::thread_state.ran;
+  signals::begin_wait();
+  const int n = sleep_by(held, fds, count, deadline_ns);
+  signals::thread_state.ran |= ran;
+  return n;
 }
 
 // The same, where there is nothing to be told but that the thread ends.
@@ -101,18 +117,17 @@ bool goes_on_after(int slept) noexcept { return slept >= 0 || errno != ECANCELED
 
 }  // namespace
 
-// A sleep ended with EINTR: does the call go on?
+// A sleep ended with EINTR: does the call go on? If so it begins to wait anew.
 bool Stream::restarts() noexcept {
   const unsigned ran = signals::thread_state.ran;
-  return ran == signals::kNone ? every_handler_restarts() : ran == signals::kRestarting;
+  const bool goes_on =
+      ran == signals::kNone ? every_handler_restarts() : ran == signals::kRestarting;
+  if (goes_on) signals::begin_wait();
+  return goes_on;
 }
 
 int Stream::sleep_as_program(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
-  signals::begin_wait();
-  const signals::Now handlers_run;
-  timespec timeout;
-  return ended_by_put_off() ? -1
-                            : cancellable_sleep(fds, count, timeout_until(deadline_ns, timeout));
+  return sleep_by(cancellable, fds, count, deadline_ns);
 }
 
 bool Stream::sleep_early(int fd, WaitList& waiters, const FreshUse& use) noexcept {
@@ -323,7 +338,6 @@ bool Stream::spin_until_ready(short events, std::int64_t deadline_ns,
   if (deadline_ns != kForever) {
     longest_ns = std::clamp<std::int64_t>(deadline_ns - sys::now_ns(), 0, longest_ns);
   }
-  signals::begin_wait();
   unsigned looks = 0;
   return spin_.until(
       [&]() noexcept {
@@ -384,7 +398,7 @@ bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool rest
     if (plan.channel_fd >= 0) fds[count++] = {plan.channel_fd, POLLIN, 0};
     if (plan.use_kernel) fds[count++] = {fd(), plan.kernel_events, 0};
     const int n = kind == Sleep::kCancellable ? sleep_as_program(fds, count, until)
-                                              : sleep_on(fds, count, until);
+                                              : sleep_by(held, fds, count, until);
     const int sleep_errno = errno;
     listed.leave();
     if (n > 0) {
