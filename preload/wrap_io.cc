@@ -13,6 +13,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "preload/arguments.h"
 #include "preload/cancellation.h"
 #include "preload/fresh.h"
 #include "preload/real.h"
@@ -22,6 +23,7 @@
 
 using namespace ringroad;
 using namespace ringroad::preload;
+using arguments::Judged;
 
 namespace {
 
@@ -92,15 +94,31 @@ bool is_plain_file(int fd, const off_t* offset) noexcept {
 // As sendfile(2). By way of a buffer: reading a file may sleep, which nobody may do over the ring,
 // behind the stream's lock.
 ssize_t send_file(Stream& stream, int in, off_t* offset, size_t n) {
-  constexpr std::size_t kPiece = 16 * 1024;
-  char buffer[kPiece];
+  // A thread of the program's may have a small stack.
+  constexpr std::size_t kPiece = 64 * 1024;
+  struct Buffer {
+    explicit Buffer(std::size_t n) noexcept {
+      if (n <= sizeof few) return;
+      void* const pages =
+          mmap(nullptr, kPiece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (pages == MAP_FAILED) return;
+      data = static_cast<char*>(pages);
+      size = kPiece;
+    }
+    ~Buffer() {
+      if (data != few) munmap(data, size);
+    }
+    char few[512];
+    char* data = few;
+    std::size_t size = sizeof few;
+  } buffer(n);
   off_t at = offset != nullptr ? *offset : sys::call(SYS_lseek, in, 0, SEEK_CUR);
   std::size_t done = 0;
   while (done < n) {
-    const long got = sys::call(SYS_pread64, in, buffer, std::min(kPiece, n - done), at);
+    const long got = sys::call(SYS_pread64, in, buffer.data, std::min(buffer.size, n - done), at);
     if (got < 0 && done == 0) return -1;
     if (got <= 0) break;
-    const iovec piece{buffer, static_cast<std::size_t>(got)};
+    const iovec piece{buffer.data, static_cast<std::size_t>(got)};
     const ssize_t sent = stream.send(&piece, 1, 0, Stream::Sleep::kUncancellable);
     if (sent < 0 && (done == 0 || errno == ECANCELED)) return -1;
     if (sent <= 0) break;
@@ -118,14 +136,6 @@ ssize_t send_file(Stream& stream, int in, off_t* offset, size_t n) {
 
 bool valid_vectors(const iovec* iov, std::size_t count) noexcept {
   return count <= 1024 && (count == 0 || iov != nullptr);  // IOV_MAX; else the kernel says EINVAL
-}
-
-// readv() and writev() of nothing are done before the socket is asked.
-bool hold_nothing(const iovec* iov, int count) noexcept {
-  for (int i = 0; i < count; ++i) {
-    if (iov[i].iov_len != 0) return false;
-  }
-  return true;
 }
 
 // A descriptor in a Unix-socket message: the receiver needs a socket that the kernel serves.
@@ -171,6 +181,9 @@ RR_NOINLINE ssize_t stream_recv(int fd, void* buf, size_t n, int flags) {
   if (!target.ours() || is_special_receive(flags)) {
     return target.count(false, cancellation::caught(real().recv, fd, buf, n, flags));
   }
+  if (arguments::is_odd(buf, n)) {
+    return arguments::recv_odd(*target.stream, buf, n, flags, Judged::kMovable);
+  }
   const iovec iov{buf, n};
   return target.stream->recv(&iov, 1, flags);
 }
@@ -181,6 +194,9 @@ RR_NOINLINE ssize_t stream_read(int fd, void* buf, size_t n) {
   if (target.lost) return fail_lost();
   // Unlike recv(), read() of nothing never waits.
   if (!target.ours() || n == 0) return target.count(false, cancellation::caught(real().read, fd, buf, n));
+  if (arguments::is_odd(buf, n)) {
+    return arguments::recv_odd(*target.stream, buf, n, 0, Judged::kWhole);
+  }
   const iovec iov{buf, n};
   return target.stream->recv(&iov, 1, 0);
 }
@@ -188,10 +204,12 @@ RR_NOINLINE ssize_t stream_read(int fd, void* buf, size_t n) {
 RR_NOINLINE ssize_t stream_readv(int fd, const iovec* iov, int count) {
   Target target(fd);
   if (target.lost) return fail_lost();
-  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count)) ||
-      hold_nothing(iov, count)) {
+  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count))) {
     return target.count(false, cancellation::caught(real().readv, fd, iov, count));
   }
+  std::size_t total = 0;
+  if (arguments::is_odd(iov, count, total)) return arguments::recv_odd(*target.stream, iov, count, 0);
+  if (total == 0) return 0;  // it is done before the socket is asked
   return target.stream->recv(iov, count, 0);
 }
 
@@ -214,8 +232,17 @@ RR_NOINLINE ssize_t stream_recvfrom(int fd, void* buf, size_t n, int flags, sock
     return target.count(false, cancellation::caught(real().recvfrom, fd, buf, n, flags, addr, len));
   }
   const iovec iov{buf, n};
-  const ssize_t result = target.stream->recv(&iov, 1, flags);
-  if (result >= 0 && addr != nullptr && len != nullptr) *len = 0;  // as TCP has it: no address
+  const ssize_t result =
+      arguments::is_odd(buf, n)
+          ? arguments::recv_odd(*target.stream, buf, n, flags, Judged::kMovable)
+          : target.stream->recv(&iov, 1, flags);
+  if (result < 0 || addr == nullptr) return result;
+  // As the kernel has it, the bytes are gone.
+  if (arguments::is_low(len) || static_cast<int>(*len) < 0) {
+    errno = arguments::is_low(len) ? EFAULT : EINVAL;
+    return -1;
+  }
+  *len = 0;  // as TCP has it: no address
   return result;
 }
 
@@ -227,8 +254,11 @@ RR_NOINLINE ssize_t stream_recvmsg(int fd, msghdr* msg, int flags) {
       !valid_vectors(msg->msg_iov, msg->msg_iovlen)) {
     return target.count(false, cancellation::caught(real().recvmsg, fd, msg, flags));
   }
-  const ssize_t result =
-      target.stream->recv(msg->msg_iov, static_cast<int>(msg->msg_iovlen), flags);
+  const auto count = static_cast<int>(msg->msg_iovlen);
+  std::size_t total = 0;
+  const ssize_t result = arguments::is_odd(msg->msg_iov, count, total)
+                             ? arguments::recv_odd(*target.stream, msg->msg_iov, count, flags)
+                             : target.stream->recv(msg->msg_iov, count, flags);
   if (result >= 0) {
     if (msg->msg_name != nullptr) msg->msg_namelen = 0;
     msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
@@ -244,6 +274,9 @@ RR_NOINLINE ssize_t stream_send(int fd, const void* buf, size_t n, int flags) {
   if (!target.ours() || (flags & ~kSendFlags) != 0) {
     return target.count(true, cancellation::caught(real().send, fd, buf, n, flags));
   }
+  if (arguments::is_odd(buf, n)) {
+    return arguments::send_odd(*target.stream, buf, n, flags, Judged::kMovable);
+  }
   const iovec iov{const_cast<void*>(buf), n};
   return target.stream->send(&iov, 1, flags);
 }
@@ -252,6 +285,9 @@ RR_NOINLINE ssize_t stream_write(int fd, const void* buf, size_t n) {
   Target target(fd);
   if (target.lost) return fail_lost();
   if (!target.ours()) return target.count(true, cancellation::caught(real().write, fd, buf, n));
+  if (arguments::is_odd(buf, n)) {
+    return arguments::send_odd(*target.stream, buf, n, 0, Judged::kWhole);
+  }
   const iovec iov{const_cast<void*>(buf), n};
   return target.stream->send(&iov, 1, 0);
 }
@@ -259,10 +295,12 @@ RR_NOINLINE ssize_t stream_write(int fd, const void* buf, size_t n) {
 RR_NOINLINE ssize_t stream_writev(int fd, const iovec* iov, int count) {
   Target target(fd);
   if (target.lost) return fail_lost();
-  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count)) ||
-      hold_nothing(iov, count)) {
+  if (!target.ours() || count < 0 || !valid_vectors(iov, static_cast<std::size_t>(count))) {
     return target.count(true, cancellation::caught(real().writev, fd, iov, count));
   }
+  std::size_t total = 0;
+  if (arguments::is_odd(iov, count, total)) return arguments::send_odd(*target.stream, iov, count, 0);
+  if (total == 0) return 0;  // as in stream_readv()
   return target.stream->send(iov, count, 0);
 }
 
@@ -282,6 +320,9 @@ RR_NOINLINE ssize_t stream_sendto(int fd, const void* buf, size_t n, int flags,
   if (!target.ours() || (flags & ~kSendFlags) != 0) {
     return target.count(true, cancellation::caught(real().sendto, fd, buf, n, flags, addr, len));
   }
+  if (arguments::is_odd(buf, n)) {
+    return arguments::send_odd(*target.stream, buf, n, flags, Judged::kMovable);
+  }
   // A connected TCP socket ignores the address.
   const iovec iov{const_cast<void*>(buf), n};
   return target.stream->send(&iov, 1, flags);
@@ -297,7 +338,12 @@ RR_NOINLINE ssize_t stream_sendmsg(int fd, const msghdr* msg, int flags) {
       !valid_vectors(msg->msg_iov, msg->msg_iovlen)) {
     return target.count(true, cancellation::caught(real().sendmsg, fd, msg, flags));
   }
-  return target.stream->send(msg->msg_iov, static_cast<int>(msg->msg_iovlen), flags);
+  const auto count = static_cast<int>(msg->msg_iovlen);
+  std::size_t total = 0;
+  if (arguments::is_odd(msg->msg_iov, count, total)) {
+    return arguments::send_odd(*target.stream, msg->msg_iov, count, flags);
+  }
+  return target.stream->send(msg->msg_iov, count, flags);
 }
 
 RR_NOINLINE ssize_t stream_sendfile(int out, int in, off_t* offset, size_t n) {
@@ -358,7 +404,8 @@ RR_NOINLINE ssize_t go_the_short_way(int fd, Buffer* buf, size_t n, Socket* sock
     size_t n;
   } call{fd, buf, n};
   keep_in_memory(call);
-  if (((flags & ~plain_flags) | ... | 0) == 0 && !cancellation::may_be_cancelled()) {
+  if (((flags & ~plain_flags) | ... | 0) == 0 && !cancellation::may_be_cancelled() &&
+      !arguments::is_low(buf)) {
     // Else it is looked at again when it is held.
     if (hardly_ever(socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kFresh)) {
       return go_the_fresh_way<fresh_way, long_way>(call.fd, call.buf, call.n, flags...);

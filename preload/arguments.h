@@ -1,0 +1,41 @@
+// What the kernel says of the memory that a call names, before any of it is touched here.
+//
+// Lengths are judged as the kernel judges them. Of addresses only those that no program has are known
+// at no cost; where a call names more than it could ever move, each page is asked for. Any other address
+// that cannot be read ends the program with SIGSEGV, as it would in libc.
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "rsocket-core/stream.h"
+
+namespace ringroad::preload::arguments {
+
+// No call moves more (MAX_RW_COUNT, read(2)).
+inline constexpr std::size_t kMostBytes = 0x7ffff000;
+
+// NULL, or a member of what NULL was taken for: no memory of a program's.
+inline bool is_low(const void* address) noexcept {
+  return reinterpret_cast<std::uintptr_t>(address) < 4096;
+}
+// Whether a call of `n` bytes at `buffer` needs a closer look.
+inline bool is_odd(const void* buffer, std::size_t n) noexcept {
+  return n > kMostBytes || (is_low(buffer) && n != 0);
+}
+// The same of vectors. `total` is theirs, where it says no.
+bool is_odd(const iovec* iov, int count, std::size_t& total) noexcept;
+
+// What comes first: read() and write() look at the whole length, recv() and send() at what can be moved.
+enum class Judged : std::uint8_t { kWhole, kMovable };
+
+// The calls of those that need it.
+ssize_t send_odd(Stream& stream, const void* buffer, std::size_t n, int flags, Judged judged);
+ssize_t send_odd(Stream& stream, const iovec* iov, int count, int flags);
+ssize_t recv_odd(Stream& stream, void* buffer, std::size_t n, int flags, Judged judged);
+ssize_t recv_odd(Stream& stream, const iovec* iov, int count, int flags);
+
+}  // namespace ringroad::preload::arguments

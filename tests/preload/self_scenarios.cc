@@ -1,0 +1,135 @@
+// What a program may do to itself: its stack, its limits, its signals at a bad moment.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/sendfile.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <thread>
+
+#include "tests/preload/actor.h"
+
+namespace ringroad::test {
+
+// The number is made another file's, which wakes who sleeps on a stream, and then the signal comes, as
+// a JVM ends the read of another thread.
+SCENARIO(a_signal_right_behind_another_file_for_the_number, 0) {
+  constexpr int kRounds = 10;
+  int ended = 0;
+  for (int i = 0; i < kRounds; ++i) {
+    const int fd = a.stream();
+    if (a.is_server()) {
+      count_signal(SIGUSR1, false);
+      const int marker = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+      std::atomic<pid_t> tid{0};
+      std::atomic<bool> over{false};
+      std::thread sleeper([&] {
+        char byte;
+        tid.store(::gettid());
+        if (::recv(fd, &byte, 1, 0) < 0 && errno == EINTR) ++ended;
+        over.store(true);
+      });
+      wait_until_asleep(tid);
+      ::dup2(marker, fd);
+      ::pthread_kill(sleeper.native_handle(), SIGUSR1);
+      for (int ms = 0; !over.load() && ms < 500; ++ms) ::poll(nullptr, 0, 1);
+      if (!over.load()) {
+        a.log("sleeps on");
+        while (!over.load()) {
+          ::pthread_kill(sleeper.native_handle(), SIGUSR1);
+          ::poll(nullptr, 0, 5);
+        }
+      }
+      sleeper.join();
+      ::close(marker);
+    }
+    a.sync();
+    ::close(fd);
+  }
+  a.server([&] { a.log("%d of %d", ended, kRounds); });
+}
+
+SCENARIO(sendfile_on_the_smallest_stack, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.client([&] {
+    struct Call {
+      int fd;
+      int file;
+      ssize_t sent[2];
+    } call{fd, ::memfd_create("file", MFD_CLOEXEC), {}};
+    const std::string bytes = patterned(0, 100'000);
+    if (::write(call.file, bytes.data(), bytes.size()) < 0) a.log("no file");
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ::pthread_attr_setstacksize(&attributes, static_cast<std::size_t>(::sysconf(_SC_THREAD_STACK_MIN)));
+    pthread_t thread;
+    const auto work = [](void* data) -> void* {
+      auto* of = static_cast<Call*>(data);
+      off_t at = 0;
+      of->sent[0] = ::sendfile(of->fd, of->file, &at, 64);
+      of->sent[1] = ::sendfile(of->fd, of->file, &at, 50'000);
+      return nullptr;
+    };
+    a.log("thread %d", ::pthread_create(&thread, &attributes, work, &call));
+    ::pthread_join(thread, nullptr);
+    a.log("sent %zd and %zd", call.sent[0], call.sent[1]);
+    ::close(call.file);
+  });
+  if (a.is_server()) a.recv_pattern(fd, 0, 50'064, 4096);
+  a.sync();
+}
+
+SCENARIO(a_program_that_may_write_no_file, 0) {
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_FSIZE, &none);
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "still here"); });
+  a.server([&] { a.recv(fd, 64); });
+}
+
+// As the library starts. Each round has a process of its own, which has not begun anything.
+SCENARIO(a_fork_beside_the_first_listener, 0) {
+  constexpr int kRounds = 10;
+  const auto listens = [] {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+    ::bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any);
+    const int result = ::listen(fd, 1);
+    ::close(fd);
+    return result == 0;
+  };
+  a.both([&] {
+    int passed = 0;
+    for (int i = 0; i < kRounds; ++i) {
+      const pid_t round = ::fork();
+      if (round == 0) {
+        ::alarm(4);
+        std::thread first(listens);
+        ::usleep(static_cast<useconds_t>(100 * i));
+        const pid_t child = ::fork();
+        if (child == 0) {
+          ::alarm(1);
+          ::_exit(listens() ? 0 : 1);
+        }
+        int status = -1;
+        ::waitpid(child, &status, 0);
+        first.join();
+        ::_exit(status == 0 ? 0 : 1);
+      }
+      int status = -1;
+      ::waitpid(round, &status, 0);
+      if (status == 0) ++passed;
+    }
+    a.log("%d of %d", passed, kRounds);
+  });
+}
+
+}  // namespace ringroad::test
