@@ -53,11 +53,11 @@ def says(server, words, sent=""):
 def test_blobs_of_16_mb_go_both_ways(pair, protocol):
     host, plain, preloaded = pair
     asks = (f"SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Compression_algorithm');\n"
-            f"SELECT MD5('{BLOB}');\nSELECT '{BLOB}';\n")
+            f"SELECT SHA2('{BLOB}', 256);\nSELECT '{BLOB}';\n")
     before = host.ss(preloaded.pid)["totals"].get("channel", {"rx_bytes": 0, "tx_bytes": 0})
     said = says(preloaded, PROTOCOLS[protocol], asks)
     assert said == says(plain, PROTOCOLS[protocol], asks)
-    assert said[0] == 0 and hashlib.md5(BLOB.encode()).hexdigest() in said[1], said[2]
+    assert said[0] == 0 and hashlib.sha256(BLOB.encode()).hexdigest() in said[1], said[2]
     check_promoted(host, preloaded.pid,
                    before["rx_bytes"] + before["tx_bytes"] + len(BLOB))
 
