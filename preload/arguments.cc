@@ -115,7 +115,7 @@ ssize_t in_two(const iovec* iov, int count, Whole whole, Part part) {
 }
 
 ssize_t recv_into(Stream& stream, void* buffer, std::size_t n, int flags) {
-  if (!is_low(buffer)) {
+  if (!is_low(buffer) || (flags & MSG_TRUNC) != 0) {  // tcp(7): such bytes go nowhere
     const iovec all{buffer, n};
     return stream.recv(&all, 1, flags);
   }
