@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -14,6 +15,14 @@ namespace {
 
 constexpr const char* kLibraryName = "libringroad.so";
 
+// From the command's folder. One build goes into packages of all kinds.
+constexpr const char* kLibraryFolders[] = {
+    "../lib",                                   // the build, the archive
+    "../lib/" RINGROAD_MULTIARCH "/ringroad",   // Debian's packages
+    "../lib64/ringroad",                        // RPM packages
+    RINGROAD_LIBDIR_FROM_BINDIR,                // make install
+};
+
 }  // namespace
 
 std::string own_directory() {
@@ -25,10 +34,10 @@ std::string own_directory() {
 
 std::vector<std::string> library_candidates(const std::string& command_directory) {
   std::vector<std::string> result;
-  for (const char* folder : {"../lib", RINGROAD_LIBDIR_FROM_BINDIR}) {
+  for (const char* folder : kLibraryFolders) {
     std::string candidate =
         (std::filesystem::path(command_directory) / folder / kLibraryName).lexically_normal();
-    if (result.empty() || result.back() != candidate) result.push_back(std::move(candidate));
+    if (std::ranges::find(result, candidate) == result.end()) result.push_back(std::move(candidate));
   }
   return result;
 }

@@ -12,8 +12,8 @@ from . import support
 from .test_live_switch import Pair
 
 PAGES = {"ringroad.1": support.BUILD / "packaging" / "share" / "ringroad.1",
-         "libringroad.7": support.ROOT / "docs" / "man" / "libringroad.7",
-         "ringroad-policy.5": support.ROOT / "docs" / "man" / "ringroad-policy.5"}
+         "libringroad.7": support.BUILD / "packaging" / "share" / "libringroad.7",
+         "ringroad-policy.5": support.BUILD / "packaging" / "share" / "ringroad-policy.5"}
 COMPLETION = support.ROOT / "packaging" / "completion" / "ringroad"
 COMMAND = support.BUILD / "bin" / "ringroad"
 

@@ -59,9 +59,9 @@ def test_each_package_depends_on_what_it_uses_and_no_more(packages):
         "libringroad", "libc6", "libibverbs1", "librdmacm1", "ibverbs-providers"}
     assert needs(packages["ringroad"]) == {"libringroad", "libc6", "libgcc-s1", "libstdc++6"}
     assert field(packages["ringroad"], "Recommends").startswith("libringroad-verbs")
-    changelog = (support.ROOT / "packaging" / "debian" / "changelog").read_text()
+    version = (support.ROOT / "VERSION").read_text().strip()
     for package in packages.values():
-        assert changelog.startswith(f"ringroad ({field(package, 'Version')}) ")
+        assert field(package, "Version") == version
 
 
 @pytest.mark.skipif(shutil.which("lintian") is None, reason="not installed: lintian")

@@ -14,8 +14,10 @@
 namespace ringroad::cli {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::MatchesRegex;
 
 class ProgramFile : public testing::Test {
  protected:
@@ -156,6 +158,12 @@ TEST_F(ProgramFile, TheLibraryIsLookedForBesideTheCommandFirst) {
   const auto candidates = library_candidates("/opt/ringroad/bin");
   ASSERT_FALSE(candidates.empty());
   EXPECT_EQ(candidates[0], "/opt/ringroad/lib/libringroad.so");
+}
+
+TEST_F(ProgramFile, TheLibraryIsFoundInTheFoldersOfBothKindsOfPackages) {
+  const auto candidates = library_candidates("/usr/bin");
+  EXPECT_THAT(candidates, Contains("/usr/lib64/ringroad/libringroad.so"));
+  EXPECT_THAT(candidates, Contains(MatchesRegex("/usr/lib/[a-z0-9_]+-linux-gnu/ringroad/libringroad.so")));
 }
 
 TEST_F(ProgramFile, OnlyASharedLibraryOfThisMachineCanBePreloaded) {
