@@ -43,11 +43,11 @@ class MariaDb:
 
     `preload` holds the environment variables that put Ringroad into the server, or nothing.
     The data, the log and the Unix socket live in `work`/`name`. `options` are further words of
-    the command line.
+    the command line. With `place`, a roots.Place that has `work`, the server runs there.
     """
 
     def __init__(self, name, prepared, work, address, port, preload=None, native_aio=True,
-                 options=(), start_timeout_s=START_TIMEOUT_S):
+                 options=(), start_timeout_s=START_TIMEOUT_S, place=None):
         self.name = name
         self.address = address
         self.port = port
@@ -59,6 +59,7 @@ class MariaDb:
         self._native_aio = native_aio
         self._options = options
         self._start_timeout_s = start_timeout_s
+        self._place = place
         self.socket = self.directory / "socket"
         self._server = None
         self._client = None
@@ -82,7 +83,10 @@ class MariaDb:
             "--skip-name-resolve", "--disable-log-bin", *self._options]
         if not self._native_aio:
             command.append("--innodb-use-native-aio=0")
-        self._server = processes.Child(command, self.directory / "output", self._preload)
+        preload = self._preload
+        if self._place:
+            command, preload = self._place.command(command, preload), None
+        self._server = processes.Child(command, self.directory / "output", preload)
         processes.wait_until(self._greets, self._start_timeout_s, f"server {self.name} to accept",
                              self._server, self.log)
         self._client = subprocess.Popen(

@@ -223,6 +223,16 @@ def inside(name, argv, env=None, cwd=None, writable=()):
             *(f"{variable}={value}" for variable, value in variables.items()), *map(str, argv)]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where programs run: in a root, with the `writable` folders at their own paths."""
+    root: str
+    writable: tuple = ()
+
+    def command(self, argv, env=None):
+        return inside(self.root, argv, env, writable=self.writable)
+
+
 def main(names):
     """A root that this machine cannot make is told, and no failure: its tests are skipped."""
     unknown = set(names) - set(ROOTS)

@@ -29,14 +29,10 @@ def make(directory, tables, table_size):
     try:
         building.mkdir(parents=True)
         with processes.WorkDirectory("ringroad-template") as work:
-            _install(work / "empty")
+            install(work / "empty")
             server = mariadb.MariaDb("template", work / "empty", work, "127.0.0.1", free_port())
             with server:
-                server.query(f"CREATE DATABASE {mariadb.DATABASE}")
-                server.query(f"CREATE USER {mariadb.USER}@'%' "
-                             f"IDENTIFIED BY '{mariadb.PASSWORD}'")
-                server.query(f"GRANT ALL ON {mariadb.DATABASE}.* TO {mariadb.USER}@'%'")
-                sysbench.Load(server.address, server.port, tables, table_size).prepare()
+                fill(server, tables, table_size)
             shutil.copytree(server.data, building / "data")
         (building / stamp.name).write_text(json.dumps(wanted, indent=1))
         shutil.rmtree(directory, ignore_errors=True)
@@ -46,13 +42,22 @@ def make(directory, tables, table_size):
     return directory / "data"
 
 
-def _install(data):
+def fill(server, tables, table_size):
+    """The user and sysbench's tables, in a server that has neither."""
+    server.query(f"CREATE DATABASE {mariadb.DATABASE}")
+    server.query(f"CREATE USER {mariadb.USER}@'%' IDENTIFIED BY '{mariadb.PASSWORD}'")
+    server.query(f"GRANT ALL ON {mariadb.DATABASE}.* TO {mariadb.USER}@'%'")
+    sysbench.Load(server.address, server.port, tables, table_size).prepare()
+
+
+def install(data, place=None):
+    """An empty data directory, of this system's server or of that in a roots.Place."""
     data.mkdir()
-    done = subprocess.run(
-        ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db",
-         "--auth-root-authentication-method=normal",
-         f"--innodb-log-file-size={mariadb.REDO_LOG}", *mariadb.user_option()],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db",
+               "--auth-root-authentication-method=normal", "--force",
+               f"--innodb-log-file-size={mariadb.REDO_LOG}", *mariadb.user_option()]
+    done = subprocess.run(place.command(command) if place else command,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         raise processes.ProcessError(f"mariadb-install-db failed:\n{done.stdout}")
 

@@ -1,0 +1,89 @@
+"""One build of the products, that of this machine, runs on older and on newer Debian releases.
+
+     sysbench ══ mariadbd        both preloaded and in the root; `ringroad ss` there and here sees both
+"""
+
+import json
+import subprocess
+
+import pytest
+
+from lib import mariadb, processes, roots, sysbench, template
+from musthold import support
+from musthold.test_programs import AT_ONCE
+
+pytestmark = pytest.mark.releases
+SERVERS = [("bullseye", "mariadbd"), ("trixie", "mariadbd"),
+           ("sid", "mysqld"), ("sid", "valkey-server"), ("sid-mariadb", "mariadbd")]
+THREADS = 4
+TABLE_SIZE = 500
+RUN_S = 3
+# Shown inside the root it can only be the one that was preloaded.
+MAPPED = ["grep", "-c", "/libringroad.so$", "/proc/self/maps"]
+
+
+@pytest.fixture(name="host")
+def fixture_host():
+    with processes.WorkDirectory("ringroad-releases") as work:
+        yield support.Host(work)
+
+
+def place_of(host, name):
+    return roots.Place(name, (host.directory, support.BUILD))
+
+
+def says(place, words, environment=None):
+    """(exit status, output, errors) of a program in the root."""
+    done = subprocess.run(place.command(words, environment), capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL, check=False,
+                          timeout=processes.patient(support.ANSWER_S))
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name,program", SERVERS)
+def test_a_program_starts_with_the_library_and_says_the_same(root, host, name, program):
+    root(name)
+    place = place_of(host, name)
+    preload = host.preload(host.policy("start", ["1-65535"]))
+    assert says(place, ["true"], preload) == (0, "", "")
+    status, mappings, errors = says(place, MAPPED, preload)
+    assert (status, errors) == (0, "") and int(mappings) > 0
+    plain = says(place, [program, "--version"])
+    assert plain[0] == 0 and plain[1], plain
+    policy = ["--policy", preload["RINGROAD_POLICY"]]
+    assert says(place, [host.tool.command, "run", *policy, "--", program, "--version"]) == plain
+
+
+@pytest.mark.parametrize("name", ["bullseye", "trixie", "sid-mariadb"])
+def test_mariadb_and_sysbench_talk_over_shared_memory(root, host, name):
+    root(name)
+    place = place_of(host, name)
+    preload = host.preload(host.policy("mariadb", ["1-65535"], **AT_ONCE))
+    template.install(host.directory / "empty", place)
+    with mariadb.MariaDb(
+            "server", host.directory / "empty", host.directory, "127.0.0.1", support.free_port(),
+            preload, native_aio=False, place=place,
+            start_timeout_s=processes.patient(mariadb.START_TIMEOUT_S)) as server:
+        template.fill(server, 1, TABLE_SIZE)
+        load = sysbench.Load(server.address, server.port, 1, TABLE_SIZE)
+        run = sysbench.Run(
+            place.command(load.command("oltp_read_write", THREADS, seed=1, seconds=RUN_S), preload),
+            host.directory / "sysbench.log", RUN_S)
+        try:
+            run.wait_until_started()
+            for pid in (server.pid, run.pid):
+                host.wait_for_channels(pid, THREADS)
+            status, report, errors = says(place, [host.tool.command, "ss", "--json", "--directory",
+                                                  host.runtime])
+            assert (status, errors) == (0, "")
+            seen = {process["pid"]: process for process in json.loads(report)["processes"]}
+            for pid in (server.pid, run.pid):
+                carried = [stream["carrier"] for stream in seen[pid]["streams"]
+                           if stream["state"] == "ON_CHANNEL"]
+                assert carried == ["shm"] * THREADS, seen[pid]
+            result = run.finish()
+        finally:
+            run.kill()
+        assert result["exit_status"] == 0 and not result["fatal"], result
+        assert result["transactions"] > 0 and result["reconnects"] == 0, result
+        assert server.stop(), "the server ends when asked to"
