@@ -5,10 +5,32 @@
 #include <cerrno>
 
 #include "preload/absent.h"
+#include "preload/lent_memory.h"
+#include "rsocket-core/sys.h"
 
 namespace ringroad::preload {
 
-constinit Real real_functions;
+namespace {
+
+// jemalloc makes system calls by number while it holds a lock, before any other call. dlsym() of a glibc
+// before 2.34 allocates memory, for which it would wait for that lock for ever: nothing is bound here.
+// But where a child has this memory, which may return over a frame.
+long unbound_syscall(long number, long a, long b, long c, long d, long e, long f) {
+  if (rr_memory_was_lent.load(std::memory_order_relaxed)) {
+    return bound_real().syscall(number, a, b, c, d, e, f);
+  }
+  return sys::call(number, a, b, c, d, e, f);
+}
+
+constexpr Real unbound() noexcept {
+  Real all;
+  all.syscall = unbound_syscall;
+  return all;
+}
+
+}  // namespace
+
+constinit Real real_functions = unbound();
 bool real_bound = false;
 
 void bind(Real& to, LookUp* look_up) noexcept {

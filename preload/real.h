@@ -57,9 +57,11 @@ extern bool real_bound RR_HIDDEN;
 // Safe at any time: other libraries' constructors run before ours, and who calls a function that is not
 // bound yet binds it. Nothing is asked here.
 inline const Real& real() noexcept { return real_functions; }
+// False: no function but syscall() can have been called, so that there is no stream yet.
+inline bool is_bound() noexcept { return __atomic_load_n(&real_bound, __ATOMIC_ACQUIRE); }
 // For those that take whatever they are given (`...`).
 inline const Real& bound_real() noexcept {
-  if (__builtin_expect(!__atomic_load_n(&real_bound, __ATOMIC_ACQUIRE), 0)) bind_real();
+  if (__builtin_expect(!is_bound(), 0)) bind_real();
   return real_functions;
 }
 
