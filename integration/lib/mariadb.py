@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import processes
 
+PROGRAM = "mariadbd"
 USER = "sb"
 PASSWORD = "sb"
 DATABASE = "sbtest"
@@ -27,14 +28,19 @@ FRAMES = 8
 END_OF_ANSWER = "end-of-answer"
 
 
-def version():
-    """MariaDB's own version line."""
-    return subprocess.run(["mariadbd", "--version"], capture_output=True, text=True,
+def version(program=PROGRAM):
+    """The server's own version line."""
+    return subprocess.run([program, "--version"], capture_output=True, text=True,
                           check=True).stdout.strip()
 
 
+def client_program():
+    """MySQL's client speaks to both, and so does MariaDB's."""
+    return "mysql" if shutil.which("mariadb") is None else "mariadb"
+
+
 def user_option():
-    """MariaDB refuses to run as root unless told so."""
+    """The server refuses to run as root unless told so."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
@@ -43,11 +49,15 @@ class MariaDb:
 
     `preload` holds the environment variables that put Ringroad into the server, or nothing.
     The data, the log and the Unix socket live in `work`/`name`. `options` are further words of
-    the command line.
+    the command line. `program` is a name or a path; one that is a script executes the server, so
+    that the server is the process that was started.
     """
 
+    # Beside what MariaDB and MySQL have in common.
+    OPTIONS = (f"--innodb-log-file-size={REDO_LOG}",)
+
     def __init__(self, name, prepared, work, address, port, preload=None, native_aio=True,
-                 options=(), start_timeout_s=START_TIMEOUT_S):
+                 options=(), start_timeout_s=START_TIMEOUT_S, program=PROGRAM):
         self.name = name
         self.address = address
         self.port = port
@@ -58,6 +68,7 @@ class MariaDb:
         self._preload = preload
         self._native_aio = native_aio
         self._options = options
+        self._program = program
         self._start_timeout_s = start_timeout_s
         self.socket = self.directory / "socket"
         self._server = None
@@ -75,18 +86,18 @@ class MariaDb:
             self.directory.mkdir(parents=True)
             shutil.copytree(self._prepared, self.data)
         command = [
-            "mariadbd", "--no-defaults", *self.user_options(), f"--datadir={self.data}",
+            self._program, "--no-defaults", *self.user_options(), f"--datadir={self.data}",
             f"--socket={self.socket}", f"--pid-file={self.directory / 'pid'}",
             f"--port={self.port}", f"--bind-address={self.address}", f"--log-error={self.log}",
-            "--innodb-buffer-pool-size=128M", f"--innodb-log-file-size={REDO_LOG}",
-            "--skip-name-resolve", "--disable-log-bin", *self._options]
+            "--innodb-buffer-pool-size=128M", *self.OPTIONS, "--skip-name-resolve",
+            "--disable-log-bin", *self._options]
         if not self._native_aio:
             command.append("--innodb-use-native-aio=0")
         self._server = processes.Child(command, self.directory / "output", self._preload)
         processes.wait_until(self._greets, self._start_timeout_s, f"server {self.name} to accept",
                              self._server, self.log)
         self._client = subprocess.Popen(
-            ["mariadb", "--no-defaults", f"--socket={self.socket}", "--user=root", "--batch",
+            [client_program(), "--no-defaults", f"--socket={self.socket}", "--user=root", "--batch",
              "--skip-column-names", "--unbuffered", "--force"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
 

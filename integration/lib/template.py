@@ -1,4 +1,4 @@
-"""A prepared MariaDB data directory: a user and sysbench's tables, made once and then copied.
+"""A prepared data directory of MariaDB or MySQL: a user and sysbench's tables, made once and then copied.
 
 Servers that run on copies of it start fast and hold the same data to the byte.
 """
@@ -7,20 +7,20 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 from pathlib import Path
 
-from . import mariadb, processes, sysbench
+from . import mariadb, processes, servers, sysbench
 
 
-def make(directory, tables, table_size):
+def make(directory, tables, table_size, program=mariadb.PROGRAM):
     """Makes the template in `directory` unless one with the same contents is there already.
 
-    Returns the data directory to give to mariadb.MariaDb. It is built beside its final place and
+    Returns the data directory to give to servers of this program. It is built beside its final place and
     renamed, so that an interrupted build leaves no half of one.
     """
     directory = Path(directory)
-    wanted = {"server": mariadb.version(), "tables": tables, "table_size": table_size,
+    product = servers.of(program)
+    wanted = {"server": product.version, "tables": tables, "table_size": table_size,
               "redo_log": mariadb.REDO_LOG}
     stamp = directory / "contents.json"
     if stamp.exists() and json.loads(stamp.read_text()) == wanted:
@@ -29,8 +29,8 @@ def make(directory, tables, table_size):
     try:
         building.mkdir(parents=True)
         with processes.WorkDirectory("ringroad-template") as work:
-            _install(work / "empty")
-            server = mariadb.MariaDb("template", work / "empty", work, "127.0.0.1", free_port())
+            product.install(work / "empty")
+            server = product.server("template", work / "empty", work, "127.0.0.1", free_port())
             with server:
                 server.query(f"CREATE DATABASE {mariadb.DATABASE}")
                 server.query(f"CREATE USER {mariadb.USER}@'%' "
@@ -44,17 +44,6 @@ def make(directory, tables, table_size):
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return directory / "data"
-
-
-def _install(data):
-    data.mkdir()
-    done = subprocess.run(
-        ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db",
-         "--auth-root-authentication-method=normal",
-         f"--innodb-log-file-size={mariadb.REDO_LOG}", *mariadb.user_option()],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode != 0:
-        raise processes.ProcessError(f"mariadb-install-db failed:\n{done.stdout}")
 
 
 def free_port(address="127.0.0.1"):
