@@ -91,7 +91,7 @@ const std::vector<Bench> kBenches = {
          {"--threads", "LIST", "numbers of connections; default: 1,4,16,64,256"},
          {"--threading", "LIST",
           "of connection (the server has a thread for each) and pool;\n"
-          "default: both, but with MySQL, which has no pool: connection"},
+          "default: both, if the server has a pool; MySQL's is a plugin"},
          {"--tables", "N", "sysbench's tables; default: 2"},
          {"--table-size", "N", "rows in each of them; default: 10000"},
          {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc,unix; default: all of them"},

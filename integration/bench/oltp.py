@@ -13,7 +13,7 @@ from bench.report import Metric
 from lib import mariadb, ringroad
 
 WORKLOADS = ("point_select", "read_only", "read_write", "update_index", "write_only")
-THREADINGS = {"connection": "one-thread-per-connection", "pool": "pool-of-threads"}
+THREADINGS = ("connection", "pool")
 THREADS = [1, 4, 16, 64, 256]
 # Of servers of other names. Where a path leads to shows when it is asked for its version.
 PACKAGES = {"mysqld": {"mysqld": "mysql-server", "mysql": "mysql-client"}}
@@ -94,7 +94,7 @@ class Oltp(run.Bench):
         parser.add_argument("--server", default=mariadb.PROGRAM)
         parser.add_argument("--workloads", type=run.one_or_more(WORKLOADS))
         parser.add_argument("--threads", type=run.numbers)
-        parser.add_argument("--threading", type=run.one_or_more(tuple(THREADINGS)))
+        parser.add_argument("--threading", type=run.one_or_more(THREADINGS))
         parser.add_argument("--tables", type=run.positive, default=TABLES)
         parser.add_argument("--table-size", type=run.positive, default=TABLE_SIZE)
 
@@ -159,7 +159,7 @@ class Oltp(run.Bench):
             options.tables, options.table_size, options.server, limit_s=PREPARE_S)
         port = server.host.call("lib.template:free_port")
         connections = max(*options.threads, FIRST[1]) + 20
-        words = [f"--thread-handling={THREADINGS[block['threading']]}",
+        words = [*self._database["threadings"][block["threading"]],
                  f"--max-connections={connections}", f"--back-log={connections}",
                  # Threads that end take their count of context switches with them.
                  f"--thread-cache-size={connections}", "--connect-timeout=60"]
@@ -216,12 +216,10 @@ class Oltp(run.Bench):
 
 def threadings(wanted, database):
     """What is measured, of `wanted` or (None) of all; a pool that the database has not is refused."""
-    if database["has_pool"]:
-        return wanted or list(THREADINGS)
-    if "pool" in (wanted or []):
-        raise hosts.HostError(f"--threading: {database['title']} has no pool without a plugin of "
-                              "its enterprise edition: ask for connection")
-    return ["connection"]
+    if "pool" in (wanted or []) and "pool" not in database["threadings"]:
+        raise hosts.HostError(f"--threading: this {database['title']} has no pool, by its own or by a "
+                              "plugin thread_pool.so: ask for connection")
+    return wanted or [name for name in THREADINGS if name in database["threadings"]]
 
 
 def figures_of(record):

@@ -4,8 +4,8 @@ import pytest
 
 from bench import hosts, oltp, run
 
-MARIADB = {"title": "MariaDB", "has_pool": True}
-MYSQL = {"title": "MySQL", "has_pool": False}
+MARIADB = {"title": "MariaDB", "threadings": {"connection": [], "pool": []}}
+MYSQL = {"title": "MySQL", "threadings": {"connection": []}}
 
 
 def test_without_a_wish_each_threading_that_the_server_has_is_measured():
@@ -16,7 +16,7 @@ def test_without_a_wish_each_threading_that_the_server_has_is_measured():
 
 @pytest.mark.parametrize("wanted", [["pool"], ["connection", "pool"]])
 def test_a_pool_that_the_server_has_not_is_refused(wanted):
-    with pytest.raises(hosts.HostError, match="MySQL has no pool"):
+    with pytest.raises(hosts.HostError, match="this MySQL has no pool"):
         oltp.threadings(wanted, MYSQL)
 
 

@@ -34,11 +34,6 @@ def version(program=PROGRAM):
                           check=True).stdout.strip()
 
 
-def client_program():
-    """MySQL's client speaks to both, and so does MariaDB's."""
-    return "mysql" if shutil.which("mariadb") is None else "mariadb"
-
-
 def user_option():
     """The server refuses to run as root unless told so."""
     return ["--user=root"] if os.geteuid() == 0 else []
@@ -81,24 +76,33 @@ class MariaDb:
     def user_options(self):
         return user_option()
 
+    def client_program(self):
+        """MySQL's client speaks to both, and so does MariaDB's."""
+        return "mysql" if shutil.which("mariadb") is None else "mariadb"
+
+    def entered(self, command, preload=None):
+        """The command line that runs `command` where the server's programs are, and what to add to
+        this process's variables for it."""
+        return command, preload
+
     def start(self):
         if not self.data.exists():  # else it starts again on what it has
             self.directory.mkdir(parents=True)
             shutil.copytree(self._prepared, self.data)
-        command = [
+        command, environment = self.entered([
             self._program, "--no-defaults", *self.user_options(), f"--datadir={self.data}",
             f"--socket={self.socket}", f"--pid-file={self.directory / 'pid'}",
             f"--port={self.port}", f"--bind-address={self.address}", f"--log-error={self.log}",
             "--innodb-buffer-pool-size=128M", *self.OPTIONS, "--skip-name-resolve",
-            "--disable-log-bin", *self._options]
-        if not self._native_aio:
-            command.append("--innodb-use-native-aio=0")
-        self._server = processes.Child(command, self.directory / "output", self._preload)
+            *([] if self._native_aio else ["--innodb-use-native-aio=0"]), "--disable-log-bin",
+            *self._options], self._preload)
+        self._server = processes.Child(command, self.directory / "output", environment)
         processes.wait_until(self._greets, self._start_timeout_s, f"server {self.name} to accept",
                              self._server, self.log)
         self._client = subprocess.Popen(
-            [client_program(), "--no-defaults", f"--socket={self.socket}", "--user=root", "--batch",
-             "--skip-column-names", "--unbuffered", "--force"],
+            self.entered([self.client_program(), "--no-defaults", f"--socket={self.socket}",
+                          "--user=root", "--batch", "--skip-column-names", "--unbuffered",
+                          "--force"])[0],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
 
     def _greets(self):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from . import mariadb, processes
 
 DEADLOCKS = "Innodb_deadlocks"
+POOL = "--plugin-load-add=thread_pool.so"
 
 
 class MySql(mariadb.MariaDb):
@@ -46,10 +47,15 @@ class Product:
     def title(self):
         return "MariaDB" if self.is_mariadb else "MySQL"
 
-    @property
-    def has_pool(self):
-        """Whether --thread-handling=pool-of-threads is to be had without a plugin that is sold."""
-        return self.is_mariadb or "Percona" in self.version
+    def threadings(self):
+        """{connection or pool: the options for it}, of what the program has."""
+        found = {"connection": ["--thread-handling=one-thread-per-connection"]}
+        if self.is_mariadb or "Percona" in self.version:
+            return {**found, "pool": ["--thread-handling=pool-of-threads"]}
+        # The options of a plugin that can be loaded are among those that it tells.
+        help_ = subprocess.run([self.program, "--no-defaults", *mariadb.user_option(), POOL,
+                                "--verbose", "--help"], capture_output=True, text=True, check=False)
+        return {**found, "pool": [POOL]} if "--thread-pool-size" in help_.stdout else found
 
     def server(self, *words, **named):
         """As mariadb.MariaDb is made, of this program."""
@@ -89,4 +95,4 @@ def described(program):
     """Of the Product, as plain data."""
     product = of(program)
     return {"name": product.name, "title": product.title, "version": product.version,
-            "has_pool": product.has_pool}
+            "threadings": product.threadings()}

@@ -7,11 +7,11 @@ from lib.test_mariadb import MISSING
 
 SAYS = {
     "mysqld  Ver 10.11.6-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)":
-        ("mariadb", "MariaDB", True, mariadb.MariaDb),
+        ("mariadb", "MariaDB", "--thread-handling=pool-of-threads", mariadb.MariaDb),
     "/usr/sbin/mysqld  Ver 9.7.4 for Linux on x86_64 ((Debian))":
-        ("mysql", "MySQL", False, servers.MySql),
+        ("mysql", "MySQL", None, servers.MySql),
     "/usr/sbin/mysqld  Ver 8.4.5-5 for Linux on x86_64 (Percona Server (GPL), Release 5)":
-        ("mysql", "MySQL", True, servers.MySql),
+        ("mysql", "MySQL", "--thread-handling=pool-of-threads", servers.MySql),
     "postgres (PostgreSQL) 15.6": None,
 }
 
@@ -26,11 +26,21 @@ def script(directory, text):
 @pytest.mark.parametrize("said", [said for said, found in SAYS.items() if found])
 def test_a_server_is_what_its_version_says(tmp_path, said):
     program = script(tmp_path, f"echo '{said}'")
-    name, title, has_pool, kind = SAYS[said]
-    assert servers.described(program) == {"name": name, "title": title, "version": said,
-                                          "has_pool": has_pool}
+    name, title, pool, kind = SAYS[said]
+    told = servers.described(program)
+    threadings = told.pop("threadings")
+    assert told == {"name": name, "title": title, "version": said}
+    assert threadings.get("pool") == (pool and [pool]) and "connection" in threadings
     made = servers.of(program).server("one", tmp_path, tmp_path, "127.0.0.1", 1)
     assert type(made) is kind
+
+
+def test_mysqls_pool_is_a_plugin_that_it_can_load(tmp_path):
+    program = script(tmp_path, """case "$*" in
+        *--plugin-load-add=thread_pool.so*--help*) echo "  --thread-pool-size=#" ;;
+        *) echo "mysqld  Ver 9.7.4 for Linux on x86_64" ;;
+        esac""")
+    assert servers.described(program)["threadings"]["pool"] == ["--plugin-load-add=thread_pool.so"]
 
 
 @pytest.mark.parametrize("said", [said for said, found in SAYS.items() if not found])
