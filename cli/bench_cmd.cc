@@ -80,20 +80,23 @@ constexpr const char* kExits =
 
 const std::vector<Bench> kBenches = {
     {"oltp",
-     "MariaDB under sysbench's OLTP workloads, by each carrier",
+     "MariaDB or MySQL under sysbench's OLTP workloads, by each carrier",
      {
+         {"--server", "PROGRAM",
+          "mariadbd, mysqld or a path of either, on the server's host; a\n"
+          "script that executes one is a path too; default: mariadbd"},
          {"--workloads", "LIST",
           "of point_select,read_only,read_write,update_index,write_only;\n"
           "default: all of them"},
          {"--threads", "LIST", "numbers of connections; default: 1,4,16,64,256"},
          {"--threading", "LIST",
-          "of connection (MariaDB has a thread for each) and pool;\n"
-          "default: both"},
+          "of connection (the server has a thread for each) and pool;\n"
+          "default: both, if the server has a pool; MySQL's is a plugin"},
          {"--tables", "N", "sysbench's tables; default: 2"},
          {"--table-size", "N", "rows in each of them; default: 10000"},
          {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc,unix; default: all of them"},
      },
-     "Each carrier has a throw-away MariaDB server of its own, in memory, on a copy of the\n"
+     "Each carrier has a throw-away server of its own, in memory, on a copy of the\n"
      "same data; those that are not under load are stopped meanwhile. A measured window\n"
      "begins when all connections are on their carrier.\n"},
     {"net",

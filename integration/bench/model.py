@@ -338,7 +338,8 @@ def inputs(options, card, settings):
                 f"second: {card.more_us:.3f} us more ({', '.join(COUNTED)}; `{COUNT_COMMAND}`)",
             "bench net": str(options.net), "bench oltp": str(options.oltp),
             "processors": "did not halt (--awake)" if settings.get("awake") else "as the host has them",
-            "MariaDB": settings["mariadb"], "Ringroad's build": settings["ringroad"]}
+            "database": settings.get("mariadb") or settings["mysql"],
+            "Ringroad's build": settings["ringroad"]}
 
 
 def markdown(tables, reasons, facts, remarks):

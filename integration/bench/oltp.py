@@ -1,7 +1,7 @@
-"""`ringroad bench oltp`: MariaDB under sysbench's OLTP workloads, by each carrier.
+"""`ringroad bench oltp`: MariaDB or MySQL under sysbench's OLTP workloads, by each carrier.
 
         server's host                                      client's host
-   mariadbd, one for each carrier, ◀── its carrier ──  sysbench behind a gate (phase.py)
+   the server, one for each carrier,◀── its carrier ──  sysbench behind a gate (phase.py)
    stopped while others are measured
 """
 
@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from bench import carriers, hosts, phase, run
 from bench.report import Metric
-from lib import ringroad
+from lib import mariadb, ringroad
 
 WORKLOADS = ("point_select", "read_only", "read_write", "update_index", "write_only")
-THREADINGS = {"connection": "one-thread-per-connection", "pool": "pool-of-threads"}
+THREADINGS = ("connection", "pool")
 THREADS = [1, 4, 16, 64, 256]
+# Of servers of other names. Where a path leads to shows when it is asked for its version.
+PACKAGES = {"mysqld": {"mysqld": "mysql-server", "mysql": "mysql-client"}}
 QUICK = {"workloads": ["point_select", "read_write"], "threads": [1, 16],
          "threading": ["connection"]}
 TABLES, TABLE_SIZE = 2, 10000
@@ -43,7 +45,7 @@ P95 = Metric("p95_ms", "p95 ms", 3, False, True)
 
 class Oltp(run.Bench):
     name = "oltp"
-    title = "MariaDB under sysbench: TCP, Ringroad and its rivals"
+    title = "A database under sysbench: TCP, Ringroad and its rivals"
     packages = {"server": {"mariadbd": "mariadb-server", "mariadb": "mariadb-client",
                            "mariadb-install-db": "mariadb-server", "sysbench": "sysbench",
                            "ip": "iproute2"},
@@ -65,7 +67,7 @@ class Oltp(run.Bench):
         "been in use for a moment and, with Ringroad, are on the channel; it ends with the load.",
         "A row with figures has its proof: with TCP no packet crossed the RDMA devices beyond the "
         "background and Ringroad was in no process; with Ringroad each stream was on the channel at "
-        "both ends and its bytes are MariaDB's own count; RDMA and its rivals moved the devices' "
+        "both ends and its bytes are the server's own count; RDMA and its rivals moved the devices' "
         "counters by a packet a query at least. What failed that has no figures but says so.",
         "\"others %\" is how busy the processors of the server's host were with neither the server nor "
         "sysbench: with other programs, and with what the kernel does on its own account.")
@@ -76,18 +78,31 @@ class Oltp(run.Bench):
         self._idle_packets_per_s = None
         # By the number of connections: the others warm up as long as Ringroad's last promotion.
         self._warm_up_s = {}
+        self._database = place.server.host.call("lib.servers:described", options.server)
+        self.title = self.title.replace("A database", self._database["title"])
+        self._threading = threadings(options.threading, self._database)
+
+    @classmethod
+    def programs(cls, options):
+        if options.server == mariadb.PROGRAM:
+            return cls.packages
+        common = {"sysbench": "sysbench", "ip": "iproute2"}
+        return {"server": {**PACKAGES.get(options.server, {}), **common}, "client": common}
 
     @staticmethod
     def add_options(parser):
+        parser.add_argument("--server", default=mariadb.PROGRAM)
         parser.add_argument("--workloads", type=run.one_or_more(WORKLOADS))
         parser.add_argument("--threads", type=run.numbers)
-        parser.add_argument("--threading", type=run.one_or_more(tuple(THREADINGS)))
+        parser.add_argument("--threading", type=run.one_or_more(THREADINGS))
         parser.add_argument("--tables", type=run.positive, default=TABLES)
         parser.add_argument("--table-size", type=run.positive, default=TABLE_SIZE)
 
     @staticmethod
     def complete(options):
-        whole = {"workloads": list(WORKLOADS), "threads": THREADS, "threading": list(THREADINGS)}
+        if "/" in options.server and not os.path.isabs(options.server):
+            raise ValueError(f"--server: {options.server} is neither a name nor a whole path")
+        whole = {"workloads": list(WORKLOADS), "threads": THREADS}
         for name, values in (whole | (QUICK if options.quick else {})).items():
             if getattr(options, name) is None:
                 setattr(options, name, values)
@@ -95,22 +110,24 @@ class Oltp(run.Bench):
     def settings(self):
         options = self.options
         return {"workloads": options.workloads, "threads": options.threads,
-                "threading": options.threading, "tables": options.tables,
+                "threading": self._threading, "tables": options.tables,
                 "table_size": options.table_size, **self._software()}
 
     def _software(self):
         """Figures of one table are of one build."""
         end = self.place.server
-        return {"mariadb": end.host.call("lib.mariadb:version"),
+        return {self._database["name"]: self._database["version"],
                 "ringroad": end.host.call("bench.probe:ringroad_build", end.ringroad)}
 
     def facts(self):
         options = self.options
-        return {**self.place.facts("bench.oltp_ends:facts"), "tables": f"{options.tables} of {options.table_size} rows, uniform keys",
+        return {**self.place.facts("bench.oltp_ends:facts"),
+                self._database["title"]: self._database["version"],
+                "tables": f"{options.tables} of {options.table_size} rows, uniform keys",
                 "each measurement": f"{options.seconds} s, {options.rounds} rounds"}
 
     def blocks(self):
-        return [{"threading": threading} for threading in self.options.threading]
+        return [{"threading": threading} for threading in self._threading]
 
     def cells(self):
         return [{"workload": workload, "threads": threads}
@@ -119,7 +136,7 @@ class Oltp(run.Bench):
     def heading(self, group):
         threading, workload = group
         return f"oltp_{workload}, " + {"connection": "a thread for each connection",
-                                       "pool": "MariaDB's thread pool"}[threading]
+                                       "pool": f"{self._database['title']}'s thread pool"}[threading]
 
     def line(self, figures):
         text = f"{figures['tps']:9.1f} tps  p95 {figures['p95_ms']:8.3f} ms"
@@ -139,10 +156,10 @@ class Oltp(run.Bench):
             self._idle_packets_per_s = server.host.call("lib.rdma_counters:idle_packets_per_s")
         data = server.host.call(
             "bench.oltp_ends:prepare", os.environ.get(TEMPLATE) or f"{server.host.work}/template",
-            options.tables, options.table_size, limit_s=PREPARE_S)
+            options.tables, options.table_size, options.server, limit_s=PREPARE_S)
         port = server.host.call("lib.template:free_port")
         connections = max(*options.threads, FIRST[1]) + 20
-        words = [f"--thread-handling={THREADINGS[block['threading']]}",
+        words = [*self._database["threadings"][block["threading"]],
                  f"--max-connections={connections}", f"--back-log={connections}",
                  # Threads that end take their count of context switches with them.
                  f"--thread-cache-size={connections}", "--connect-timeout=60"]
@@ -150,7 +167,7 @@ class Oltp(run.Bench):
         process = server.host.make(
             "bench.oltp_ends:Server", f"{carrier.name}-{block['threading']}", data,
             server.host.work, server.address, port, carrier.environment(place, "server", [port]),
-            words, _command(server), carrier.ours, start_s)
+            words, _command(server), carrier.ours, start_s, options.server)
         try:
             process.start(limit_s=start_s + CALL_S)
         except hosts.Silent:
@@ -195,6 +212,14 @@ class Oltp(run.Bench):
         if ringroads:
             self._warm_up_s[threads] = record["set_up"]["promotion_s"]
         return figures_of(record)
+
+
+def threadings(wanted, database):
+    """What is measured, of `wanted` or (None) of all; a pool that the database has not is refused."""
+    if "pool" in (wanted or []) and "pool" not in database["threadings"]:
+        raise hosts.HostError(f"--threading: this {database['title']} has no pool, by its own or by a "
+                              "plugin thread_pool.so: ask for connection")
+    return wanted or [name for name in THREADINGS if name in database["threadings"]]
 
 
 def figures_of(record):

@@ -1,18 +1,17 @@
-"""The ends of `ringroad bench oltp`, each made by the agent of its host: a MariaDB server with its
-account, and sysbench."""
+"""The ends of `ringroad bench oltp`, each made by the agent of its host: a MariaDB or MySQL
+server with its account, and sysbench."""
 
 import os
 import signal
 
 from bench import phase, probe
-from lib import mariadb, ringroad, sysbench, template
+from lib import ringroad, servers, sysbench, template
 
 
 def facts(role, address):
     """What the figures depend on at one end, as words; `address` is the other's."""
-    program = mariadb if role == "server" else sysbench
     return {**probe.facts(role, address),
-            program.__name__.rpartition(".")[2]: program.version()}
+            **({"sysbench": sysbench.version()} if role == "client" else {})}
 
 
 class Server(phase.ServerEnd):
@@ -22,11 +21,12 @@ class Server(phase.ServerEnd):
     """
 
     def __init__(self, name, prepared, work, address, port, preload, options, command, patient,
-                 start_timeout_s):
+                 start_timeout_s, program):
         # Its data is in memory, where there is no native asynchronous I/O everywhere.
         super().__init__(
-            mariadb.MariaDb(name, prepared, work, address, port, preload, native_aio=False,
-                            options=options, start_timeout_s=start_timeout_s),
+            servers.of(program).server(name, prepared, work, address, port, preload,
+                                       native_aio=False, options=options,
+                                       start_timeout_s=start_timeout_s),
             ringroad.Ringroad(command=command) if command else None)
         self._patient = patient
 
@@ -62,6 +62,6 @@ def client(address, port, socket, tables, table_size, work, command, own_devices
                            ringroad.Ringroad(command=command) if command else None, own_devices)
 
 
-def prepare(directory, tables, table_size):
+def prepare(directory, tables, table_size, program):
     """The data directory that servers are started on copies of, made unless it is there."""
-    return str(template.make(directory, tables, table_size))
+    return str(template.make(directory, tables, table_size, program))

@@ -327,7 +327,7 @@ def _channel_problems(record, threads):
     status = record["server_status"]
     wanted = CHANNEL_SHARE * (status["Bytes_sent"] + status["Bytes_received"]) - OWN_BYTES
     if record["bytes"]["channel"] < wanted:
-        found.append(f"{record['bytes']['channel']} bytes crossed the channel, but MariaDB "
+        found.append(f"{record['bytes']['channel']} bytes crossed the channel, but the server "
                      f"counted {status['Bytes_sent']} sent and {status['Bytes_received']} received")
     return found + (_device_problems(record) if carrier == "rdma" else [])
 

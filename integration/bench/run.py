@@ -63,6 +63,11 @@ class Bench:
     def add_options(parser):
         """The options that only this bench has; cli/bench_cmd.cc has their help."""
 
+    @classmethod
+    def programs(cls, _options):
+        """What is needed with these options; as `packages`."""
+        return cls.packages
+
     @staticmethod
     def complete(options):
         """Checks these options and fills in defaults; ValueError with what is wrong."""
@@ -193,7 +198,7 @@ def main(bench, words):
         place = (hosts.from_inventory(options.inventory, options.ringroad) if options.inventory
                  else hosts.here(options.ringroad))
         with place:
-            missing = _missing(place, bench.packages)
+            missing = _missing(place, bench.programs(options))
             if missing:
                 return _refuse(bench, missing)
             return Run(bench, place, options).run()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import processes
 
+PROGRAM = "mariadbd"
 USER = "sb"
 PASSWORD = "sb"
 DATABASE = "sbtest"
@@ -27,14 +28,14 @@ FRAMES = 8
 END_OF_ANSWER = "end-of-answer"
 
 
-def version():
-    """MariaDB's own version line."""
-    return subprocess.run(["mariadbd", "--version"], capture_output=True, text=True,
+def version(program=PROGRAM):
+    """The server's own version line."""
+    return subprocess.run([program, "--version"], capture_output=True, text=True,
                           check=True).stdout.strip()
 
 
 def user_option():
-    """MariaDB refuses to run as root unless told so."""
+    """The server refuses to run as root unless told so."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
@@ -43,11 +44,16 @@ class MariaDb:
 
     `preload` holds the environment variables that put Ringroad into the server, or nothing.
     The data, the log and the Unix socket live in `work`/`name`. `options` are further words of
-    the command line. With `place`, a roots.Place that has `work`, the server runs there.
+    the command line. `program` is a name or a path; one that is a script executes the server, so
+    that the server is the process that was started. With `place`, a roots.Place that has `work`,
+    the server and its client run there.
     """
 
+    # Beside what MariaDB and MySQL have in common.
+    OPTIONS = (f"--innodb-log-file-size={REDO_LOG}",)
+
     def __init__(self, name, prepared, work, address, port, preload=None, native_aio=True,
-                 options=(), start_timeout_s=START_TIMEOUT_S, place=None):
+                 options=(), start_timeout_s=START_TIMEOUT_S, program=PROGRAM, place=None):
         self.name = name
         self.address = address
         self.port = port
@@ -58,6 +64,7 @@ class MariaDb:
         self._preload = preload
         self._native_aio = native_aio
         self._options = options
+        self._program = program
         self._start_timeout_s = start_timeout_s
         self._place = place
         self.socket = self.directory / "socket"
@@ -71,27 +78,35 @@ class MariaDb:
     def user_options(self):
         return user_option()
 
+    def client_program(self):
+        """MySQL's client speaks to both, and so does MariaDB's."""
+        return "mysql" if shutil.which("mariadb") is None else "mariadb"
+
+    def entered(self, command, preload=None):
+        """The command line that runs `command` where the server's programs are, and what to add to
+        this process's variables for it."""
+        if self._place:
+            return self._place.command(command, preload), None
+        return command, preload
+
     def start(self):
         if not self.data.exists():  # else it starts again on what it has
             self.directory.mkdir(parents=True)
             shutil.copytree(self._prepared, self.data)
-        command = [
-            "mariadbd", "--no-defaults", *self.user_options(), f"--datadir={self.data}",
+        command, environment = self.entered([
+            self._program, "--no-defaults", *self.user_options(), f"--datadir={self.data}",
             f"--socket={self.socket}", f"--pid-file={self.directory / 'pid'}",
             f"--port={self.port}", f"--bind-address={self.address}", f"--log-error={self.log}",
-            "--innodb-buffer-pool-size=128M", f"--innodb-log-file-size={REDO_LOG}",
-            "--skip-name-resolve", "--disable-log-bin", *self._options]
-        if not self._native_aio:
-            command.append("--innodb-use-native-aio=0")
-        preload = self._preload
-        if self._place:
-            command, preload = self._place.command(command, preload), None
-        self._server = processes.Child(command, self.directory / "output", preload)
+            "--innodb-buffer-pool-size=128M", *self.OPTIONS, "--skip-name-resolve",
+            *([] if self._native_aio else ["--innodb-use-native-aio=0"]), "--disable-log-bin",
+            *self._options], self._preload)
+        self._server = processes.Child(command, self.directory / "output", environment)
         processes.wait_until(self._greets, self._start_timeout_s, f"server {self.name} to accept",
                              self._server, self.log)
         self._client = subprocess.Popen(
-            ["mariadb", "--no-defaults", f"--socket={self.socket}", "--user=root", "--batch",
-             "--skip-column-names", "--unbuffered", "--force"],
+            self.entered([self.client_program(), "--no-defaults", f"--socket={self.socket}",
+                          "--user=root", "--batch", "--skip-column-names", "--unbuffered",
+                          "--force"])[0],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
 
     def _greets(self):

@@ -1,4 +1,4 @@
-"""A prepared MariaDB data directory: a user and sysbench's tables, made once and then copied.
+"""A prepared data directory of MariaDB or MySQL: a user and sysbench's tables, made once and then copied.
 
 Servers that run on copies of it start fast and hold the same data to the byte.
 """
@@ -7,20 +7,20 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 from pathlib import Path
 
-from . import mariadb, processes, sysbench
+from . import mariadb, processes, servers, sysbench
 
 
-def make(directory, tables, table_size):
+def make(directory, tables, table_size, program=mariadb.PROGRAM):
     """Makes the template in `directory` unless one with the same contents is there already.
 
-    Returns the data directory to give to mariadb.MariaDb. It is built beside its final place and
+    Returns the data directory to give to servers of this program. It is built beside its final place and
     renamed, so that an interrupted build leaves no half of one.
     """
     directory = Path(directory)
-    wanted = {"server": mariadb.version(), "tables": tables, "table_size": table_size,
+    product = servers.of(program)
+    wanted = {"server": product.version, "tables": tables, "table_size": table_size,
               "redo_log": mariadb.REDO_LOG}
     stamp = directory / "contents.json"
     if stamp.exists() and json.loads(stamp.read_text()) == wanted:
@@ -29,8 +29,8 @@ def make(directory, tables, table_size):
     try:
         building.mkdir(parents=True)
         with processes.WorkDirectory("ringroad-template") as work:
-            install(work / "empty")
-            server = mariadb.MariaDb("template", work / "empty", work, "127.0.0.1", free_port())
+            product.install(work / "empty")
+            server = product.server("template", work / "empty", work, "127.0.0.1", free_port())
             with server:
                 fill(server, tables, table_size)
             shutil.copytree(server.data, building / "data")
@@ -48,18 +48,6 @@ def fill(server, tables, table_size):
     server.query(f"CREATE USER {mariadb.USER}@'%' IDENTIFIED BY '{mariadb.PASSWORD}'")
     server.query(f"GRANT ALL ON {mariadb.DATABASE}.* TO {mariadb.USER}@'%'")
     sysbench.Load(server.address, server.port, tables, table_size).prepare()
-
-
-def install(data, place=None):
-    """An empty data directory, of this system's server or of that in a roots.Place."""
-    data.mkdir()
-    command = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db",
-               "--auth-root-authentication-method=normal", "--force",
-               f"--innodb-log-file-size={mariadb.REDO_LOG}", *mariadb.user_option()]
-    done = subprocess.run(place.command(command) if place else command,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode != 0:
-        raise processes.ProcessError(f"mariadb-install-db failed:\n{done.stdout}")
 
 
 def free_port(address="127.0.0.1"):

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from lib import mariadb, processes, roots, sysbench, template
+from lib import mariadb, processes, roots, servers, sysbench, template
 from musthold import support
 from musthold.test_programs import AT_ONCE
 
@@ -60,7 +60,7 @@ def test_mariadb_and_sysbench_talk_over_shared_memory(root, host, name):
     root(name)
     place = place_of(host, name)
     preload = host.preload(host.policy("mariadb", ["1-65535"], **AT_ONCE))
-    template.install(host.directory / "empty", place)
+    servers.Product("mariadbd", "MariaDB").install(host.directory / "empty", place)
     with mariadb.MariaDb(
             "server", host.directory / "empty", host.directory, "127.0.0.1", support.free_port(),
             preload, native_aio=False, place=place,

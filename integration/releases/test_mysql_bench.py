@@ -1,0 +1,59 @@
+"""`ringroad bench oltp` with the MySQL of a root, which a script executes, and this host's sysbench."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from lib import mysql, processes, roots
+from musthold import support
+
+pytestmark = [pytest.mark.releases, support.needs_mariadb]
+# Executes the root's mysqld with the variables of a preload, should there be any.
+SCRIPT = """#!/usr/bin/python3
+import os, sys
+sys.path.insert(0, {packages!r})
+from lib import roots
+passed = {{name: value for name, value in os.environ.items()
+          if name == "LD_PRELOAD" or name.startswith("RINGROAD_")}}
+command = roots.inside({root!r}, ["mysqld", *sys.argv[1:]], env=passed, writable={writable!r})
+os.environ.pop("LD_PRELOAD", None)
+os.execvp(command[0], command)
+"""
+LIMIT_S = 150
+
+
+@pytest.fixture(name="server")
+def fixture_server(work):
+    script = work / "mysqld"
+    script.write_text(SCRIPT.format(packages=str(support.ROOT / "integration"), root=mysql.ROOT,
+                                    writable=[str(support.BUILD)]))
+    script.chmod(0o755)
+    return str(script)
+
+
+def bench(server, out, *words):
+    return subprocess.run(
+        [support.BUILD / "bin" / "ringroad", "bench", "oltp", "--server", server, "--out", out,
+         "--carriers", "tcp,shm", "--workloads", "read_write", "--threads", "4", "--rounds", "1",
+         "--seconds", "1", "--table-size", "100", *words], capture_output=True, text=True,
+        check=False, timeout=processes.patient(LIMIT_S),
+        env={**os.environ, "RINGROAD_ROOTS": str(roots.directory())})
+
+
+def test_mysql_and_its_pool_are_measured_over_tcp_and_on_channels(server, tmp_path):
+    done = bench(server, tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    rows = [row for table in report["tables"] for row in table["rows"]]
+    assert [(row["key"]["threading"], row["carrier"], row["rounds"]) for row in rows] == [
+        (threading, carrier, 1) for threading in ("connection", "pool")
+        for carrier in ("tcp", "shm")]
+    assert "MySQL under sysbench" in (tmp_path / "out" / "report.md").read_text()
+    assert mysql_version(server) in json.dumps(report)
+
+
+def mysql_version(server):
+    return subprocess.run([server, "--version"], capture_output=True, text=True,
+                          check=True).stdout.strip()
