@@ -52,6 +52,7 @@ std::atomic<bool> kernel_only{false};
 std::atomic<bool> policy_edited{false};
 std::atomic<int> execs_under_way{0};  // threads inside of exec
 thread_local Agent* forked_agent = nullptr;  // this thread is between before_fork() and after it
+thread_local bool fork_holds_start = false;  // the lock of the start, over the fork
 thread_local bool fork_holds = false;  // this thread forks, and no stream is promoted meanwhile
 Mutex establish_mutex;
 Mutex inherit_mutex;
@@ -224,7 +225,7 @@ void make_wiped_page() noexcept {
 }
 
 void before_fork() noexcept {
-  // A child that starts the library anew registers these handlers once more.
+  // These handlers are registered twice: see wait_for_start().
   if (forked_agent != nullptr) return;
   Agent* agent = forked_agent = the_agent.load();
   if (agent == nullptr) return;
@@ -283,14 +284,35 @@ void after_fork_child() noexcept {
 
 // ---- start
 
-// In the child of a fork that came while another thread started the library, or that ended meanwhile:
-// the child starts it anew.
-// It waits for nobody, and so does the fork: that thread may want what another handler has locked.
+// A fork that comes while another thread starts the library waits for the end of that, for a while only:
+// the other thread may want a lock that an allocator has taken for this very fork, or this thread may
+// be in a handler that has interrupted the start.
+void wait_for_start() noexcept RR_NO_THREAD_SAFETY_ANALYSIS {
+  constexpr int kNaps = 1000;
+  const timespec nap{0, 1'000'000};
+  const int saved = errno;
+  for (int i = 0; i < kNaps && !started.load(std::memory_order_acquire); ++i) {
+    fork_holds_start = start_mutex.try_lock();
+    if (fork_holds_start) break;
+    sys::call(SYS_nanosleep, &nap, nullptr);
+  }
+  before_fork();  // the start has ended only now, or it has run already
+  errno = saved;
+}
+
+void let_others_start() noexcept RR_NO_THREAD_SAFETY_ANALYSIS {
+  if (std::exchange(fork_holds_start, false)) start_mutex.unlock();
+  after_fork_parent();
+}
+
+// Where the fork has not waited long enough the child has nobody to end the start: it starts anew.
 void forget_half_a_start() noexcept {
-  if (forked_agent != nullptr) return;  // it was there before the fork: after_fork_child() follows
-  if (started.load(std::memory_order_acquire) && the_agent.load() == nullptr) return;
-  started.store(false);
+  const bool held = std::exchange(fork_holds_start, false);
+  if (forked_agent != nullptr) return after_fork_child();
+  signals::forget_after_fork();
   start_mutex.reset_after_fork();
+  if (the_agent.load() == nullptr && (held || started.load())) return;  // nothing is half done
+  started.store(false);
   segment_mutex.reset_after_fork();
   segment.store(nullptr);
   segment_tried.store(false);
@@ -370,7 +392,7 @@ const policy::Settings* rule_for(StreamRole role, const Endpoint& local,
 
 bool policy_was_edited() noexcept { return policy_edited.load(std::memory_order_relaxed); }
 
-void watch_forks() noexcept { pthread_atfork(nullptr, nullptr, forget_half_a_start); }
+void watch_forks() noexcept { pthread_atfork(wait_for_start, let_others_start, forget_half_a_start); }
 
 void capture_start(const char* argv0) noexcept {
   if (argv0 != nullptr) {

@@ -111,12 +111,12 @@ SCENARIO(a_fork_beside_the_first_listener, 0) {
     for (int i = 0; i < kRounds; ++i) {
       const pid_t round = ::fork();
       if (round == 0) {
-        ::alarm(4);
+        ::alarm(40);
         std::thread first(listens);
         ::usleep(static_cast<useconds_t>(100 * i));
         const pid_t child = ::fork();
         if (child == 0) {
-          ::alarm(1);
+          ::alarm(20);
           ::_exit(listens() ? 0 : 1);
         }
         int status = -1;
