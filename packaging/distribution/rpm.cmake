@@ -16,6 +16,8 @@ set(CPACK_RPM_PACKAGE_GROUP "System Environment/Libraries")
 set(CPACK_RPM_CHANGELOG_FILE ${changelog})
 # RHEL 7 reads no newer one.
 set(CPACK_RPM_COMPRESSION_TYPE xz)
+# Links by build id are for debuggers, and there are no debugging packages.
+set(CPACK_RPM_SPEC_MORE_DEFINE "%define _build_id_links none")
 # By hand: the scripts of `ringroad bench` would ask for Python. Libraries go by what they provide, as
 # distributions give their packages different names.
 set(CPACK_RPM_PACKAGE_AUTOREQPROV OFF)
