@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 ifneq ($(shell command -v ccache 2>/dev/null),)
 export CMAKE_C_COMPILER_LAUNCHER ?= ccache
 export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
-# The packages' build takes the release's objects: they differ in the folder that debuggers are told.
+# Another build of the same source takes these objects: they differ in the folder that debuggers are told.
 export CCACHE_NOHASHDIR ?= 1
 endif
 
@@ -49,12 +49,9 @@ install:
 	@$(MAKE) --no-print-directory build
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
 
-package:
-	@echo "== package: build/package/*.deb"
-	@cmake --preset package --log-level=WARNING
-	@cmake --build --preset package --parallel $(JOBS)
-	@cd build/package && rm -f *.deb && umask 022 && cpack -G DEB >cpack.log || { cat cpack.log; exit 1; }
-	@ls build/package/*.deb
+package: build
+	@echo "== package: build/package/*.deb, *.rpm, *.tar.gz"
+	@packaging/distribution/make_packages build build/package
 
 clean:
 	rm -rf build
@@ -68,6 +65,6 @@ help:
 	@echo 'make test       every test; ONLY="unit asan" for some stages,'
 	@echo '                integration/run_tests --list for their names'
 	@echo 'make install    into $(DESTDIR)$(PREFIX); DESTDIR= and PREFIX= change that'
-	@echo 'make package    Debian packages, build/package/*.deb'
+	@echo 'make package    build/package: Debian packages, RPM packages (if rpmbuild is there), an archive'
 	@echo 'make clean      remove build/'
 	@echo 'JOBS=N          processes at once, $(JOBS) here'

@@ -18,7 +18,7 @@ NAMES = {"libringroad", "libringroad-verbs", "ringroad"}
 NEEDED = [name for name in ("mmdebstrap", "dpkg-deb", "systemctl", "ip")
           if shutil.which(name) is None]
 # What the packages depend on; the rest of them needs the mirror only through these.
-DEPENDENCIES = ("libstdc++6,libibverbs1,librdmacm1,ibverbs-providers,perl-base,procps,"
+DEPENDENCIES = ("libibverbs1,librdmacm1,ibverbs-providers,perl-base,procps,"
                 "systemd,systemd-sysv,dbus")
 LIBRARY = "/usr/lib/*/ringroad/libringroad.so"
 # Two ends of one connection on 127.0.0.1:7777, which say one word after another for a while.
@@ -31,8 +31,8 @@ while (1) { syswrite(C, "word"); sysread(C, $word, 64) or exit; select(undef, un
 
 @pytest.fixture(name="packages", scope="module")
 def fixture_packages():
-    if shutil.which("dpkg-deb") is None or shutil.which("dpkg-shlibdeps") is None:
-        pytest.skip("not installed: dpkg-dev")
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("not installed: dpkg")
     # Nothing of the build directory's is in the objects, so that a compiler cache may give others'.
     done = subprocess.run(["make", "--no-print-directory", "package"], cwd=support.ROOT,
                           env={**os.environ, "CCACHE_NOHASHDIR": "1"}, capture_output=True,
@@ -56,8 +56,8 @@ def needs(package):
 def test_each_package_depends_on_what_it_uses_and_no_more(packages):
     assert needs(packages["libringroad"]) == {"libc6"}
     assert needs(packages["libringroad-verbs"]) == {
-        "libringroad", "libc6", "libibverbs1", "librdmacm1", "ibverbs-providers"}
-    assert needs(packages["ringroad"]) == {"libringroad", "libc6", "libgcc-s1", "libstdc++6"}
+        "libringroad", "libc6", "libibverbs1", "librdmacm1t64", "ibverbs-providers"}
+    assert needs(packages["ringroad"]) == {"libringroad", "libc6"}
     assert field(packages["ringroad"], "Recommends").startswith("libringroad-verbs")
     version = (support.ROOT / "VERSION").read_text().strip()
     for package in packages.values():
