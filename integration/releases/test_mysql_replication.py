@@ -49,7 +49,8 @@ class Pair:
         before = self.count(self.source)
         load = processes.Child(self.load(1_000_000), self.host.directory / "load.log")
         try:
-            support.wait_for(lambda: self.count(self.source) > before + ROWS, "the load", CATCH_UP_S)
+            support.wait_for(lambda: self.count(self.source) > before + ROWS, "the load",
+                             CATCH_UP_S)
             what()
         finally:
             load.stop()
@@ -132,8 +133,8 @@ def test_a_clone_of_a_server_holds_the_same(work, prepared):
         donor.query(f"INSERT INTO {TABLE} (v) WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL "
                     f"SELECT i + 1 FROM n WHERE i < 1000) SELECT SHA2(i, 256) FROM n")
         recipient.query(f"SET GLOBAL clone_valid_donor_list = '127.0.0.1:{donor.port}'")
-        recipient.query(f"CLONE INSTANCE FROM '{mysql.USER}'@'127.0.0.1':{donor.port} IDENTIFIED BY "
-                        f"'{mysql.PASSWORD}' DATA DIRECTORY = '{directory}/cloned-data'")
+        recipient.query(f"CLONE INSTANCE FROM '{mysql.USER}'@'127.0.0.1':{donor.port} "
+                        f"IDENTIFIED BY '{mysql.PASSWORD}' DATA DIRECTORY = '{directory}/cloned-data'")
         told = donor.query(f"CHECKSUM TABLE {TABLE}")
         for pid in (donor.pid, recipient.pid):
             check_promoted(host, pid, 20 << 20)
