@@ -46,7 +46,7 @@ def client(program, server, words, preload=None, build=None):
 
 
 class MySql(servers.MySql):
-    """One server; a context that starts and stops it. `build` is the folder that `preload` names."""
+    """One server; a context that starts and stops it. `build`: the folder that `preload` names."""
 
     def __init__(self, name, prepared, work, address, port, preload=None, build=None, options=()):
         self.work, self.build, self.preload = Path(work), build, preload

@@ -1,4 +1,5 @@
-"""A prepared data directory of MariaDB or MySQL: a user and sysbench's tables, made once and then copied.
+"""A prepared data directory of MariaDB or MySQL: a user and sysbench's tables, made once and then
+copied.
 
 Servers that run on copies of it start fast and hold the same data to the byte.
 """

@@ -1,4 +1,4 @@
-"""`ringroad bench oltp` with the MySQL of a root, which a script executes, and this host's sysbench."""
+"""`ringroad bench oltp` with a root's MySQL, which a script executes, and this host's sysbench."""
 
 import json
 import os
