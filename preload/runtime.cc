@@ -78,7 +78,7 @@ void copy(char* to, std::size_t size, const char* from) noexcept {
 
 void find_program_name() noexcept {
   char path[4096];
-  const long n = sys::call(SYS_readlink, "/proc/self/exe", path, sizeof path - 1);
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", path, sizeof path - 1);
   if (n <= 0) return;
   path[n] = '\0';
   const char* slash = std::strrchr(path, '/');

@@ -1,5 +1,7 @@
 #include "rsocket-core/stats.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -35,8 +37,8 @@ std::uint64_t own_start_ticks() noexcept {
 
 // The directory is shared by all users, like /tmp: sticky, so that nobody removes another's file.
 bool ensure_directory(const char* directory) noexcept {
-  if (sys::call(SYS_mkdir, directory, 01777) == 0) {
-    sys::call(SYS_chmod, directory, 01777);  // whatever the umask took away
+  if (sys::call(SYS_mkdirat, AT_FDCWD, directory, 01777) == 0) {
+    sys::call(SYS_fchmodat, AT_FDCWD, directory, 01777);  // whatever the umask took away
     return true;
   }
   struct stat st {};
