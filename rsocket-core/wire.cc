@@ -93,7 +93,7 @@ bool parse_redirect(const void* data, std::size_t n, Rendezvous& where) noexcept
   if (parse_refusal(data, n) != Reason::kRedirect || n < sizeof(Redirect)) return false;
   Redirect redirect;
   std::memcpy(&redirect, data, sizeof redirect);
-  // Whoever is named there may speak others than the one who names it.
+  // The process that is named there may speak other versions than the one that names it.
   where.rdma_port = redirect.rdma_port;
   where.token = redirect.token;
   return where.has_shm() || where.rdma_port != 0;

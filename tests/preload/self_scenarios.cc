@@ -17,7 +17,7 @@
 
 namespace ringroad::test {
 
-// The number is made another file's, which wakes who sleeps on a stream, and then the signal comes, as
+// The number is made another file's, which wakes a thread that sleeps on a stream, and then the signal comes, as
 // a JVM ends the read of another thread.
 SCENARIO(a_signal_right_behind_another_file_for_the_number, 0) {
   constexpr int kRounds = 10;
