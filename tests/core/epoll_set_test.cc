@@ -58,7 +58,9 @@ struct Instance {
     const int n = set->wait(fd, events.data(), max, deadline_ns, nullptr);
     std::map<std::uint64_t, std::uint32_t> out;
     for (int i = 0; i < n; ++i) {
-      out[events[static_cast<std::size_t>(i)].data.u64] = events[static_cast<std::size_t>(i)].events;
+      const epoll_event event = events[static_cast<std::size_t>(i)];
+      const std::uint64_t data = event.data.u64;  // of a packed structure: no reference to it
+      out[data] = event.events;
     }
     EXPECT_EQ(out.size(), static_cast<std::size_t>(std::max(n, 0))) << "an event twice";
     return out;
@@ -257,7 +259,7 @@ TEST(EpollSet, AStreamThatIsTheKernelsForGoodMovesToTheKernel) {
   EXPECT_EQ(1, send_text(*p.a, "x"));
   epoll_event event{};
   ASSERT_EQ(1, ::epoll_wait(instance.fd, &event, 1, 2000));
-  EXPECT_EQ(event.data.u64, 3U);
+  EXPECT_EQ(std::uint64_t{event.data.u64}, 3U);
 }
 
 TEST(EpollSet, AStreamUnderTwoNumbersIsReportedForEachOnEveryCarrier) {

@@ -10,7 +10,7 @@
 namespace ringroad::policy {
 namespace {
 
-constexpr int kMutants = 30000;
+constexpr int kMutants = 30000 / kSlowdown;
 
 constexpr std::array<std::string_view, 3> kSeeds = {
     R"(version = 1

@@ -15,7 +15,7 @@
 namespace ringroad::policy {
 namespace {
 
-constexpr int kPolicies = 1200;
+constexpr int kPolicies = 1200 / kSlowdown;
 constexpr int kQuestionsEach = 50;
 
 struct NaiveAddress {
