@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
@@ -107,7 +108,7 @@ void judge_versions(const ElfFile& library, const ElfFile& loader, const Objects
     }
     if (need.file != name) {
       name = need.file;
-      if (name == loader.soname || name == last_part(facts.loader)) {
+      if (name == loader.soname) {
         object = loader;
         path = facts.loader;
       } else if (!objects.find(name, object, path)) {
@@ -138,6 +139,10 @@ ProgramFacts facts_of(const RootedFile& file, const std::string& path, const Roo
   facts.owner = file.status.st_uid;
   facts.group = file.status.st_gid;
   facts.capabilities = has_capabilities(file, path, root);
+  if (file.fd < 0) {
+    facts.error = EACCES;
+    return facts;
+  }
   const ElfFile elf = read_elf(file.fd);
   facts.is_elf = elf.is_elf;
   facts.own_machine = elf.own_machine;

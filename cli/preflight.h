@@ -11,7 +11,9 @@ namespace ringroad::cli {
 // What the files say of a program, of the loader that it asks for and of the libc that this loader
 // would find.
 struct ProgramFacts {
-  int error = 0;     // errno of looking at it; nothing else is set then
+  // errno of looking at it. Nothing else is set then, but for what stat(2) tells of a file that
+  // this user may start and not read.
+  int error = 0;
   std::string file;  // the program that the loader sees: a script's interpreter
   bool is_elf = false;
   bool own_machine = false;   // same machine and word size as this command

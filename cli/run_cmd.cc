@@ -122,7 +122,7 @@ ProgramFacts look_at(const std::string& program, const Root& root, const std::st
 
 // "mysqld_safe: /bin/sh": the program that was named, and the one that is judged.
 std::string named_with(const std::string& program, const ProgramFacts& facts) {
-  return facts.file == program ? program : program + ": " + facts.file;
+  return facts.file.empty() || facts.file == program ? program : program + ": " + facts.file;
 }
 
 // What is in LD_PRELOAD already stays; with a line on stderr where the library is not preloaded.
@@ -159,10 +159,13 @@ int execute(const std::string& program, std::vector<std::string> command) {
 
 int check_program(const std::string& name, const Root& root, const std::string& library) {
   const ProgramFacts facts = look_at(name, root, library);
-  if (facts.error != 0) return cannot_start(name, facts.error);
   const std::string subject = named_with(name, facts);
   std::string reason = reason_of(facts);
   if (reason.empty()) reason = privileges_of(facts);
+  if (facts.error != 0 && reason.empty()) {
+    std::fprintf(stderr, "ringroad run: %s: %s\n", subject.c_str(), strerrordesc_np(facts.error));
+    return facts.error == EACCES ? kCannotRun : kNotFound;
+  }
   if (!reason.empty()) {
     const std::string remedy = remedy_of(facts);
     std::printf("%s would not be preloaded: it %s%s%s\n", subject.c_str(), reason.c_str(),
@@ -276,17 +279,19 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program, int
   CLI::Option* check = command->add_flag(
       "--check", arguments->check,
       "start nothing, and tell whether the program would be preloaded");
-  command
-      ->add_option("--root", arguments->root,
-                   "with --check: the program's root directory, such as an image\n"
-                   "or /proc/PID/root; the library is looked for outside of it")
-      ->option_text("DIR")
-      ->needs(check);
+  CLI::Option* root =
+      command
+          ->add_option("--root", arguments->root,
+                       "with --check: the program's root directory, such as an image\n"
+                       "or /proc/PID/root; the library is looked for outside of it")
+          ->option_text("DIR")
+          ->needs(check);
   CLI::Option* unit = command
                           ->add_option("--unit", arguments->unit,
                                        "with --check: look at what this systemd service runs")
                           ->option_text("NAME")
-                          ->needs(check);
+                          ->needs(check)
+                          ->excludes(root);
   command
       ->add_option("--environment-file", arguments->environment_file,
                    "with --unit: an EnvironmentFile= to write for a service that has\n"

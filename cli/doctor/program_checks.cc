@@ -72,6 +72,11 @@ ProgramPlace place_of_program(Context& context) {
     const std::string folder = "/proc/" + std::to_string(about.pid);
     place.name = context.host().link(folder + "/exe").text;
     place.root = folder + "/root";
+    // A chroot of this very mount namespace is part of both names.
+    const std::string outside = context.host().link(place.root).text;
+    if (outside.size() > 1 && place.name.starts_with(outside + "/")) {
+      place.name.erase(0, outside.size());
+    }
   }
   return place;
 }

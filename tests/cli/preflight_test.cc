@@ -267,6 +267,19 @@ TEST_F(Preflight, PrivilegesThatAProgramGainsAreTold) {
   EXPECT_EQ(privileges_of(inspect_program(file, Root(), library_)), "is setuid or setgid");
 }
 
+TEST_F(Preflight, AProgramThatMayNotBeReadTellsItsBitsOnly) {
+  const std::string file = outside("/usr/bin/p");
+  const bool root = getuid() == 0;  // root reads every file
+  ASSERT_TRUE(!root || chown(file.c_str(), 0, 0) == 0);
+  ASSERT_EQ(chmod(file.c_str(), 04111), 0);
+  ASSERT_TRUE(!root || seteuid(65534) == 0);
+  const ProgramFacts facts = inspect_program(file, Root(), library_);
+  ASSERT_TRUE(!root || seteuid(0) == 0);
+  EXPECT_EQ(facts.error, EACCES);
+  EXPECT_TRUE(facts.set_user);
+  EXPECT_EQ(obstacle_of(facts), Obstacle::kNone);
+}
+
 TEST_F(Preflight, SetuidToTheSameUserGainsNothing) {
   ASSERT_EQ(chmod(outside("/usr/bin/p").c_str(), 04755), 0);
   const ProgramFacts facts = inspect("/usr/bin/p");

@@ -252,6 +252,7 @@ TEST_F(Run, ACheckStartsNothingAndTellsTheVerdict) {
   EXPECT_EQ(run({"--check"}).status, 2);
   EXPECT_EQ(run({"--check", "--unit", "x", "sh"}).status, 2);
   EXPECT_EQ(run({"--root", "/", "sh"}).status, 2);
+  EXPECT_EQ(run({"--check", "--root", "/", "--unit", "x"}).status, 2);
 }
 
 TEST_F(Run, ACheckBelowARootLooksThere) {

@@ -75,8 +75,8 @@ TEST_F(UnitPreflight, AUnitWhoseProgramCanTakeItKeepsItsEnvironment) {
 }
 
 TEST_F(UnitPreflight, OtherLibrariesStay) {
-  systemctl_says("LoadState=loaded\nEnvironment=A=1 MY_LD_PRELOAD=/no.so "
-                 "LD_PRELOAD=/usr/lib/libringroad.so:/jemalloc.so B=2\nExecStart=" +
+  systemctl_says("LoadState=loaded\nEnvironment=A=1 LD_PRELOAD=/no.so "
+                 "LD_PRELOAD=/usr/lib/libringroad.so:/jemalloc.so MY_LD_PRELOAD=/other.so B=2\nExecStart=" +
                  command(musl_));
   EXPECT_EQ(check().status, 1);
   EXPECT_EQ(written(), "LD_PRELOAD=\"/jemalloc.so\"\n");

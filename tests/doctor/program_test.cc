@@ -165,7 +165,8 @@ class AskedHost final : public Host {
   FileText read(const std::string& path) override { return good_.read(path); }
   FolderNames list(const std::string& path) override { return good_.list(path); }
   FileText link(const std::string& path) override {
-    return path == "/proc/4711/exe" ? FileText{0, "/opt/p"} : good_.link(path);
+    if (path == "/proc/4711/root" && !chroot_.empty()) return {0, chroot_};
+    return path == "/proc/4711/exe" ? FileText{0, chroot_ + "/opt/p"} : good_.link(path);
   }
   FileStatus status(const std::string& path) override { return good_.status(path); }
   CommandResult run(const Command& command) override {
@@ -189,6 +190,7 @@ class AskedHost final : public Host {
   }
 
   std::string asked_;
+  std::string chroot_;
   int error_ = 0;
 
  private:
@@ -203,6 +205,10 @@ TEST(ProgramCheck, LooksBelowTheRootOfTheProcessOrUnit) {
   questions.library = "/x.so";
   process.examine(questions);
   EXPECT_EQ(process.asked_, "/proc/4711/root /opt/p /x.so");
+  AskedHost confined;
+  confined.chroot_ = "/srv/jail";
+  confined.examine(questions);
+  EXPECT_EQ(confined.asked_, "/proc/4711/root /opt/p /x.so");
   AskedHost unit;
   questions.unit = "db";
   unit.examine(questions);
