@@ -170,7 +170,7 @@ def test_enabling_a_service_preloads_it_and_purging_takes_that_back(installed):
     made = installed.run(generate).stdout.split()
     assert sorted(made) == ["/tmp/out/mariadb.service.d/50-ringroad.conf",
                             "/tmp/out/mysql@1.service.d/50-ringroad.conf"]
-    drop_in = (installed.root / made[0].lstrip("/")).read_text()
+    drop_in = (installed.root / sorted(made)[0].lstrip("/")).read_text()
     library = re.search(r"^Environment=LD_PRELOAD=(.+)$", drop_in, re.MULTILINE)[1]
     assert (installed.root / library.lstrip("/")).is_file()
     assert "\nEnvironmentFile=-/run/ringroad/mariadb.env\n" in drop_in
@@ -196,7 +196,7 @@ preload() { echo "$1: $(tr '\0' '\n' <"/proc/$(systemctl show -P MainPID sleeper
 preload boot
 echo "stranger: $(systemctl is-active stranger) $(tr '\0' '\n' <"/proc/$(systemctl show -P MainPID stranger)/environ" | grep ^LD_PRELOAD=)"
 echo "told: $(journalctl -q -o cat -u ringroad@stranger | grep -m1 'without the library')"
-cp /bin/sleep /opt/stranger; systemctl restart stranger
+cp --remove-destination /bin/sleep /opt/stranger; systemctl restart stranger
 echo "mended: $(tr '\0' '\n' <"/proc/$(systemctl show -P MainPID stranger)/environ" | grep ^LD_PRELOAD=)"
 echo "limits: $(systemctl show -P LimitMEMLOCK sleeper) $(systemctl show -P PrivateDevices sleeper)"
 echo "folder: $(stat -c '%U %a' /dev/shm/ringroad)"
