@@ -18,8 +18,9 @@ namespace {
 constexpr int kScriptDepth = 5;  // as the kernel: an interpreter may be a script, but not for ever
 constexpr const char* kLibc = "libc.so.6";
 // Where glibc's loaders of the distributions look last.
-constexpr const char* kLibraryFolders[] = {"/lib/" RINGROAD_MULTIARCH, "/usr/lib/" RINGROAD_MULTIARCH,
-                                           "/lib64", "/usr/lib64", "/lib", "/usr/lib"};
+constexpr const char* kLibraryFolders[] = {
+    "/lib/" RINGROAD_MULTIARCH, "/usr/lib/" RINGROAD_MULTIARCH, "/lib64", "/usr/lib64", "/lib",
+    "/usr/lib"};
 
 std::string_view last_part(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 

@@ -1,6 +1,7 @@
 // What is to be preloaded, and what confines it.
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "cli/doctor/check.h"
@@ -57,7 +58,7 @@ void judge_profile(Context& context, Findings& findings, const std::string& subj
                     "/etc/libibverbs.d/** r,\nnetwork netlink raw,\nnetwork unix,");
 }
 
-// Whose program it is, and below which root its loader will look; without a name: nobody asked.
+// The program in question, and the root below which its loader looks; no name: it is not known.
 ProgramPlace place_of_program(Context& context) {
   const Questions& about = context.about();
   ProgramPlace place;
@@ -86,6 +87,13 @@ ProgramPlace place_of_program(Context& context) {
 void check_program(Context& context, Findings& findings) {
   const ProgramPlace place = place_of_program(context);
   const std::string& path = place.name;
+  if (path.empty() && context.about().pid != 0) {
+    const std::string process = std::to_string(context.about().pid);
+    if (context.host().link("/proc/" + process + "/exe").error == EACCES) {
+      findings.unknown("process " + process, std::string("exe: ") + strerrordesc_np(EACCES),
+                       "whether its program can be preloaded", "run this as root");
+    }
+  }
   if (path.empty()) return;
   const ProgramFacts facts = context.host().program(place);
   if (facts.error != 0) {

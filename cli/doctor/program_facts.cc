@@ -39,7 +39,8 @@ ProgramFacts program_facts_from_text(const std::string& text) {
     facts.own_machine = object.value("own_machine", false);
     facts.loader = object.value("loader", std::string());
     // A record of an older release tells musl by this name alone.
-    facts.foreign_libc = object.value("foreign_libc", facts.loader.find("musl") != std::string::npos);
+    const bool musl = facts.loader.find("musl") != std::string::npos;
+    facts.foreign_libc = object.value("foreign_libc", musl);
     facts.go = object.value("go", false);
     facts.set_user = object.value("set_user", false);
     facts.set_group = object.value("set_group", false);

@@ -31,6 +31,7 @@ struct ElfTables {
 };
 
 // The bytes of such a file for this machine. It can be read, not run.
-std::string write_elf(const ElfContent& content, const std::function<void(ElfTables&)>& damage = {});
+std::string write_elf(const ElfContent& content,
+                      const std::function<void(ElfTables&)>& damage = {});
 
 }  // namespace ringroad::cli

@@ -76,7 +76,8 @@ TEST_F(UnitPreflight, AUnitWhoseProgramCanTakeItKeepsItsEnvironment) {
 
 TEST_F(UnitPreflight, OtherLibrariesStay) {
   systemctl_says("LoadState=loaded\nEnvironment=A=1 LD_PRELOAD=/no.so "
-                 "LD_PRELOAD=/usr/lib/libringroad.so:/jemalloc.so MY_LD_PRELOAD=/other.so B=2\nExecStart=" +
+                 "LD_PRELOAD=/usr/lib/libringroad.so:/jemalloc.so MY_LD_PRELOAD=/other.so B=2\n"
+                 "ExecStart=" +
                  command(musl_));
   EXPECT_EQ(check().status, 1);
   EXPECT_EQ(written(), "LD_PRELOAD=\"/jemalloc.so\"\n");

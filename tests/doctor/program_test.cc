@@ -151,7 +151,8 @@ TEST(ProgramCheck, TellsTheVersionsOfBothSides) {
   facts.needed = "GLIBC_2.10";
   const std::vector<Finding> fine = judge(facts);
   EXPECT_EQ(worst(fine), Level::kOk);
-  EXPECT_THAT(texts(fine), HasSubstr("/lib64/libc.so.6 has GLIBC_2.12, the library needs GLIBC_2.10"));
+  EXPECT_THAT(texts(fine),
+              HasSubstr("/lib64/libc.so.6 has GLIBC_2.12, the library needs GLIBC_2.10"));
   facts.lacks = facts.needed = "GLIBC_2.17";
   const std::vector<Finding> old = judge(facts);
   EXPECT_THAT(old, Worst(Level::kFail, "without GLIBC_2.17"));
@@ -166,7 +167,8 @@ class AskedHost final : public Host {
   FolderNames list(const std::string& path) override { return good_.list(path); }
   FileText link(const std::string& path) override {
     if (path == "/proc/4711/root" && !chroot_.empty()) return {0, chroot_};
-    return path == "/proc/4711/exe" ? FileText{0, chroot_ + "/opt/p"} : good_.link(path);
+    if (path != "/proc/4711/exe") return good_.link(path);
+    return hidden_ ? FileText{EACCES, {}} : FileText{0, chroot_ + "/opt/p"};
   }
   FileStatus status(const std::string& path) override { return good_.status(path); }
   CommandResult run(const Command& command) override {
@@ -191,6 +193,7 @@ class AskedHost final : public Host {
 
   std::string asked_;
   std::string chroot_;
+  bool hidden_ = false;
   int error_ = 0;
 
  private:
@@ -227,6 +230,9 @@ TEST(ProgramCheck, ARootThatOnlyRootMayEnterIsUnknown) {
   const std::vector<Finding> findings = host.examine(questions);
   EXPECT_THAT(findings, Worst(Level::kUnknown, "Permission denied"));
   EXPECT_THAT(texts(findings), HasSubstr("run this as root"));
+  AskedHost hidden;
+  hidden.hidden_ = true;
+  EXPECT_THAT(hidden.examine(questions), Worst(Level::kUnknown, "exe: Permission denied"));
 }
 
 TEST(ProgramCheck, SetuidToTheUserWhoStartsItIsNone) {

@@ -22,7 +22,9 @@ std::string complaint_about(const cli::ElfFile& elf) {
   std::vector<std::string> texts = elf.needed;
   texts.insert(texts.end(), elf.defines.begin(), elf.defines.end());
   texts.insert(texts.end(), {elf.interpreter, elf.soname, elf.rpath, elf.runpath});
-  for (const cli::VersionNeed& need : elf.needs) texts.insert(texts.end(), {need.file, need.version});
+  for (const cli::VersionNeed& need : elf.needs) {
+    texts.insert(texts.end(), {need.file, need.version});
+  }
   if (too_long(texts)) return "a text is longer than any is to be";
   if (elf.needed.size() > kMostEntries) return "too many libraries";
   if (elf.defines.size() + elf.needs.size() > kMostEntries) return "too many versions";
