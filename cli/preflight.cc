@@ -226,7 +226,7 @@ std::string reason_of(const ProgramFacts& facts) {
     case Obstacle::kOldLibc:
       return "would find " + facts.lacks_file + " without " + facts.lacks +
              ", which the library needs" +
-             (facts.libc_version.empty() ? "" : "; its glibc has " + facts.libc_version);
+             (facts.libc_version.empty() ? "" : "; its glibc has up to " + facts.libc_version);
   }
   return {};
 }
@@ -256,7 +256,7 @@ std::string remedy_of(const ProgramFacts& facts) {
 
 std::string versions_of(const ProgramFacts& facts) {
   if (facts.libc_version.empty() || facts.needed.empty()) return {};
-  return facts.libc + " has " + facts.libc_version + ", the library needs " + facts.needed;
+  return facts.libc + " has up to " + facts.libc_version + ", the library needs " + facts.needed;
 }
 
 }  // namespace ringroad::cli

@@ -87,7 +87,7 @@ TEST_F(Preflight, AnOldGlibcIsToldWithBothVersions) {
   EXPECT_THAT(reason_of(facts), HasSubstr("/usr/lib64/libc.so.6 without GLIBC_2.17"));
   EXPECT_THAT(reason_of(facts), HasSubstr("GLIBC_2.12"));
   EXPECT_EQ(versions_of(facts),
-            "/usr/lib64/libc.so.6 has GLIBC_2.12, the library needs GLIBC_2.17");
+            "/usr/lib64/libc.so.6 has up to GLIBC_2.12, the library needs GLIBC_2.17");
   EXPECT_TRUE(must_be_left_out(obstacle_of(facts)));
 }
 
@@ -95,7 +95,7 @@ TEST_F(Preflight, ANewerGlibcIsNoObstacle) {
   new_libc();
   EXPECT_EQ(obstacle("/usr/bin/p"), Obstacle::kNone);
   EXPECT_EQ(versions_of(inspect("/usr/bin/p")),
-            "/usr/lib64/libc.so.6 has GLIBC_2.28, the library needs GLIBC_2.17");
+            "/usr/lib64/libc.so.6 has up to GLIBC_2.28, the library needs GLIBC_2.17");
 }
 
 TEST_F(Preflight, WhatTheLibraryNeedsIsReadFromItsFile) {

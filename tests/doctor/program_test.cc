@@ -152,7 +152,7 @@ TEST(ProgramCheck, TellsTheVersionsOfBothSides) {
   const std::vector<Finding> fine = judge(facts);
   EXPECT_EQ(worst(fine), Level::kOk);
   EXPECT_THAT(texts(fine),
-              HasSubstr("/lib64/libc.so.6 has GLIBC_2.12, the library needs GLIBC_2.10"));
+              HasSubstr("/lib64/libc.so.6 has up to GLIBC_2.12, the library needs GLIBC_2.10"));
   facts.lacks = facts.needed = "GLIBC_2.17";
   const std::vector<Finding> old = judge(facts);
   EXPECT_THAT(old, Worst(Level::kFail, "without GLIBC_2.17"));
