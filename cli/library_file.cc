@@ -8,7 +8,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "cli/program_file.h"
+#include "cli/elf_file.h"
+#include "cli/rooted_file.h"
 
 namespace ringroad::cli {
 namespace {
@@ -53,10 +54,11 @@ std::string find_library(std::string& looked_at) {
 
 std::string library_problem(const std::string& path) {
   if (access(path.c_str(), R_OK) != 0) return strerrordesc_np(errno);
-  const ElfFacts facts = inspect_elf(path);
-  if (!facts.is_elf) return "it is not a shared library";
-  if (!facts.own_machine) return "it is of another machine or word size";
-  if (!facts.position_independent) return "it is a program, not a shared library";
+  const RootedFile file = Root().open(path);
+  const ElfFile elf = read_elf(file.fd);
+  if (!elf.is_elf) return "it is not a shared library";
+  if (!elf.own_machine) return "it is of another machine or word size";
+  if (!elf.position_independent) return "it is a program, not a shared library";
   // Both separate the entries of LD_PRELOAD, and nothing can quote them.
   if (path.find_first_of(": ") != std::string::npos) {
     return "LD_PRELOAD cannot hold a path with a space or colon: move or link it elsewhere";

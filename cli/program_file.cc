@@ -1,37 +1,28 @@
 #include "cli/program_file.h"
 
-#include <elf.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
+#include <sstream>
 #include <string_view>
 
 namespace ringroad::cli {
 namespace {
 
-// As the kernel: a script's interpreter may be a script, but not for ever.
-constexpr int kScriptDepth = 5;
-constexpr std::size_t kScriptLineBytes = 256;
+constexpr std::size_t kScriptLineBytes = 256;  // that the kernel looks at
+constexpr const char* kUsualFolders =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-template <typename T>
-bool read_at(std::ifstream& file, std::uint64_t offset, T& out) {
-  file.clear();
-  file.seekg(static_cast<std::streamoff>(offset));
-  file.read(reinterpret_cast<char*>(&out), sizeof out);
-  return static_cast<std::size_t>(file.gcount()) == sizeof out;
-}
-
-bool read_header(std::ifstream& file, Elf64_Ehdr& out) {
-  return read_at(file, 0, out) && std::memcmp(out.e_ident, ELFMAG, SELFMAG) == 0;
-}
-
-bool is_executable_file(const std::string& path) noexcept {
+// False with errno.
+bool is_executable_file(const std::string& path, const Root& root) {
+  if (!root.own()) {
+    const RootedFile file = root.open(path);
+    errno = file ? EACCES : file.error;
+    return file && (file.status.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)) != 0;
+  }
   struct stat status;
   if (stat(path.c_str(), &status) != 0) return false;
   if (S_ISREG(status.st_mode) && access(path.c_str(), X_OK) == 0) return true;
@@ -41,51 +32,52 @@ bool is_executable_file(const std::string& path) noexcept {
 
 }  // namespace
 
-ElfFacts inspect_elf(const std::string& path) {
-  ElfFacts facts;
-  std::ifstream file(path, std::ios::binary);
-  Elf64_Ehdr header;
-  if (!read_header(file, header)) return facts;
-  facts.is_elf = true;
-  // This command is of the machine that the library is of.
-  std::ifstream own_file("/proc/self/exe", std::ios::binary);
-  Elf64_Ehdr own;
-  facts.own_machine = read_header(own_file, own) && header.e_machine == own.e_machine &&
-                      header.e_ident[EI_CLASS] == own.e_ident[EI_CLASS] &&
-                      header.e_ident[EI_DATA] == own.e_ident[EI_DATA];
-  // Beyond the identification, other word sizes are laid out differently.
-  if (!facts.own_machine || header.e_phentsize != sizeof(Elf64_Phdr)) return facts;
-  facts.position_independent = header.e_type == ET_DYN;
-  for (std::uint64_t i = 0; i < header.e_phnum && !facts.has_interpreter; ++i) {
-    Elf64_Phdr segment;
-    if (!read_at(file, header.e_phoff + i * sizeof segment, segment)) break;
-    facts.has_interpreter = segment.p_type == PT_INTERP;
-  }
-  return facts;
-}
-
-std::string script_interpreter(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+ScriptLine read_script_line(int fd) {
   std::string line(kScriptLineBytes, '\0');
-  file.read(line.data(), static_cast<std::streamsize>(line.size()));
-  line.resize(static_cast<std::size_t>(file.gcount()));
+  const ssize_t n = pread(fd, line.data(), line.size(), 0);
+  line.resize(n < 0 ? 0 : static_cast<std::size_t>(n));
   if (!line.starts_with("#!")) return {};
   line = line.substr(2, line.find('\n') - 2);
-  const std::size_t begin = line.find_first_not_of(" \t");
+  constexpr const char* kBlank = " \t";
+  const std::size_t begin = line.find_first_not_of(kBlank);
   if (begin == std::string::npos) return {};
-  return line.substr(begin, line.find_first_of(" \t", begin) - begin);
+  const std::size_t end = std::min(line.find_first_of(kBlank, begin), line.size());
+  ScriptLine result{line.substr(begin, end - begin), {}};
+  const std::size_t argument = line.find_first_not_of(kBlank, end);
+  if (argument != std::string::npos) {
+    result.argument = line.substr(argument, line.find_last_not_of(kBlank) + 1 - argument);
+  }
+  return result;
 }
 
-std::string find_program(const std::string& name, int& error) {
+std::string program_of_env(const std::string& argument) {
+  const bool changes_nothing = argument.find('=') == std::string::npos;
+  if (!argument.starts_with('-')) return changes_nothing ? argument : std::string();
+  std::string words;
+  for (const std::string_view option : {"-S", "-vS", "--split-string=", "--split-string"}) {
+    if (argument.starts_with(option)) words = argument.substr(option.size());
+    if (!words.empty()) break;
+  }
+  // Quotes, escapes and variables are env's to know.
+  if (words.find_first_of("\"'\\$") != std::string::npos) return {};
+  std::istringstream stream(words);
+  for (std::string word; stream >> word;) {
+    if (word.starts_with('-') || word.starts_with("PATH=")) return {};
+    if (word.find('=') == std::string::npos) return word;
+  }
+  return {};
+}
+
+std::string find_program(const std::string& name, int& error, const Root& root) {
   error = 0;
   if (name.find('/') != std::string::npos) {
-    if (is_executable_file(name)) return name;
+    if (is_executable_file(name, root)) return name;
     error = errno == EACCES ? EACCES : ENOENT;
     return {};
   }
   error = ENOENT;
   if (name.empty()) return {};
-  const char* variable = std::getenv("PATH");
+  const char* variable = root.own() ? std::getenv("PATH") : kUsualFolders;
   std::string_view rest = variable != nullptr ? variable : "/bin:/usr/bin";
   for (bool more = true; more;) {
     const std::size_t colon = rest.find(':');
@@ -94,40 +86,11 @@ std::string find_program(const std::string& name, int& error) {
     rest.remove_prefix(more ? colon + 1 : rest.size());
     const std::string candidate =
         (folder.empty() ? "." : std::string(folder)) + "/" + name;  // empty: the current folder
-    if (is_executable_file(candidate)) {
+    if (is_executable_file(candidate, root)) {
       error = 0;
       return candidate;
     }
     if (errno == EACCES) error = EACCES;
-  }
-  return {};
-}
-
-std::string preload_obstacle(const std::string& path) {
-  std::string file = path;
-  for (int depth = 0; depth < kScriptDepth; ++depth) {
-    const std::string interpreter = script_interpreter(file);
-    if (interpreter.empty()) break;
-    file = interpreter;
-  }
-  const ElfFacts facts = inspect_elf(file);
-  if (facts.is_elf && !facts.own_machine) {
-    return file + " is a program of another machine or word size: it runs on TCP";
-  }
-  if (facts.is_elf && !facts.has_interpreter) {
-    return file + " is statically linked: it has no loader that could preload a library, and runs "
-                  "on TCP";
-  }
-  struct stat status;
-  if (stat(file.c_str(), &status) != 0) return {};
-  const bool other_user = (status.st_mode & S_ISUID) != 0 && status.st_uid != getuid();
-  const bool other_group = (status.st_mode & S_ISGID) != 0 && status.st_gid != getgid();
-  const bool gains_capabilities =
-      getuid() != 0 && getxattr(file.c_str(), "security.capability", nullptr, 0) > 0;
-  if (other_user || other_group || gains_capabilities) {
-    return file + (gains_capabilities ? " has file capabilities" : " is setuid or setgid") +
-           ": the loader drops the preloaded library, and it runs on TCP. Start it as the user "
-           "that it changes to";
   }
   return {};
 }

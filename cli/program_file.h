@@ -1,31 +1,27 @@
-// What the file of a program says about whether a library can be preloaded into it.
+// How the kernel and env(1) find the file of a program, and the interpreter of a script.
 #pragma once
 
 #include <string>
 
+#include "cli/rooted_file.h"
+
 namespace ringroad::cli {
 
-// The parts of an ELF file that decide about preloading; all false for any other file, and for one
-// that cannot be read.
-struct ElfFacts {
-  bool is_elf = false;
-  bool own_machine = false;           // same machine and word size as this command
-  bool position_independent = false;  // a shared library, or a program linked like one
-  bool has_interpreter = false;       // names a dynamic loader
+// The first line of a script.
+struct ScriptLine {
+  std::string interpreter;  // empty: the file is no script
+  std::string argument;     // all the rest of the line: the kernel passes it as one
 };
 
-ElfFacts inspect_elf(const std::string& path);
+ScriptLine read_script_line(int fd);
 
-// The interpreter that a script's first line (#!) names; empty for any other file.
-std::string script_interpreter(const std::string& path);
+// The program that env(1) starts when it is given the argument of a script's first line ("node",
+// "-S node --x"); empty where that takes more than a look at the words.
+std::string program_of_env(const std::string& argument);
 
 // The file that execvp(name) would run: `name` itself when it has a slash, else the first
-// executable in PATH. `error` is 0, ENOENT (nothing there) or EACCES (there, but not executable);
-// the result is empty unless it is 0.
-std::string find_program(const std::string& name, int& error);
-
-// Why a library would not be preloaded into this program, as a sentence for a warning that names
-// the file; empty when it would. Scripts are judged by their interpreters.
-std::string preload_obstacle(const std::string& path);
+// executable in PATH; below another root, in the folders that PATH usually names. `error` is 0,
+// ENOENT (nothing there) or EACCES (there, but not executable); the result is empty unless it is 0.
+std::string find_program(const std::string& name, int& error, const Root& root = Root());
 
 }  // namespace ringroad::cli

@@ -14,8 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "cli/doctor/live_host.h"
 #include "cli/library_file.h"
+#include "cli/preflight.h"
 #include "cli/program_file.h"
+#include "cli/unit_preflight.h"
 #include "cli/usage.h"
 #include "policy/policy.h"
 
@@ -24,7 +27,7 @@ namespace {
 
 constexpr const char* kCommand = "run";
 
-enum ExitStatus { kRefused = 2, kCannotRun = 126, kNotFound = 127 };
+enum ExitStatus { kOk = 0, kNotPreloaded = 1, kRefused = 2, kCannotRun = 126, kNotFound = 127 };
 
 struct Arguments {
   std::string policy;
@@ -32,6 +35,10 @@ struct Arguments {
   std::string log_level;
   std::string library;
   bool disable = false;
+  bool check = false;
+  std::string root;
+  std::string unit;
+  std::string environment_file;
 };
 
 int refuse(const std::string& message) {
@@ -83,9 +90,8 @@ bool resolve_log(std::string& log) {
 }
 
 bool set_environment(const Arguments& arguments, const policy::Limits& limits,
-                     const std::string& library, const char* policy) {
-  const char* preload = from_environment("LD_PRELOAD");
-  bool done = set("LD_PRELOAD", preload == nullptr ? library : library + ":" + preload);
+                     const std::string& preload, const char* policy) {
+  bool done = preload.empty() ? unsetenv("LD_PRELOAD") == 0 : set("LD_PRELOAD", preload);
   if (policy != nullptr) done = done && set("RINGROAD_POLICY", policy);
   // What the policy says about the log is for the library to read, then and after edits.
   if (!arguments.log.empty() ||
@@ -100,45 +106,130 @@ bool set_environment(const Arguments& arguments, const policy::Limits& limits,
   return done && (!arguments.disable || set("RINGROAD_DISABLE", "1"));
 }
 
-int start(std::vector<std::string> command) {
-  int error = 0;
-  const std::string program = find_program(command.front(), error);
-  if (error != 0) {
-    const bool exists = error == EACCES;
-    std::fprintf(stderr, "ringroad run: %s: %s\n", command.front().c_str(),
-                 exists ? "not an executable file" : "no such program");
-    return exists ? kCannotRun : kNotFound;
+int cannot_start(const std::string& name, int error) {
+  const bool exists = error == EACCES;
+  std::fprintf(stderr, "ringroad run: %s: %s\n", name.c_str(),
+               exists ? "not an executable file" : "no such program");
+  return exists ? kCannotRun : kNotFound;
+}
+
+ProgramFacts look_at(const std::string& program, const Root& root, const std::string& library) {
+  const ProgramFacts facts = inspect_program(program, root, library);
+  // execvp(3) hands to the shell what the kernel does not know.
+  if (facts.error != 0 || facts.is_elf || !privileges_of(facts).empty()) return facts;
+  return inspect_program("/bin/sh", root, library);
+}
+
+// "mysqld_safe: /bin/sh": the program that was named, and the one that is judged.
+std::string named_with(const std::string& program, const ProgramFacts& facts) {
+  return facts.file.empty() || facts.file == program ? program : program + ": " + facts.file;
+}
+
+// What is in LD_PRELOAD already stays; with a line on stderr where the library is not preloaded.
+std::string preload_for(const std::string& program, const ProgramFacts& facts,
+                        const std::string& library) {
+  const char* inherited = from_environment("LD_PRELOAD");
+  const std::string others = inherited != nullptr ? inherited : "";
+  const Obstacle obstacle = obstacle_of(facts);
+  const std::string privileges = privileges_of(facts);
+  const bool left_out = must_be_left_out(obstacle);
+  if (obstacle != Obstacle::kNone) {
+    std::fprintf(stderr, "ringroad run: warning: %s %s: it %s on TCP; what helps: %s\n",
+                 named_with(program, facts).c_str(), reason_of(facts).c_str(),
+                 left_out ? "is started without the library," : "runs", remedy_of(facts).c_str());
+  } else if (!privileges.empty()) {
+    std::fprintf(stderr,
+                 "ringroad run: warning: %s %s: the loader drops the preloaded library, and it "
+                 "runs on TCP. Start it as the user that it changes to\n",
+                 named_with(program, facts).c_str(), privileges.c_str());
   }
-  const std::string obstacle = preload_obstacle(program);
-  if (!obstacle.empty()) {
-    std::fprintf(stderr, "ringroad run: warning: %s\n", obstacle.c_str());
-  }
+  if (left_out) return without_library(others, library);
+  return library + (others.empty() ? "" : ":" + others);
+}
+
+int execute(const std::string& program, std::vector<std::string> command) {
   std::vector<char*> words;
   for (std::string& word : command) words.push_back(word.data());
   words.push_back(nullptr);
   execvp(program.c_str(), words.data());
-  error = errno;
+  const int error = errno;
   std::fprintf(stderr, "ringroad run: %s: %s\n", program.c_str(), strerrordesc_np(error));
   return error == ENOENT ? kNotFound : kCannotRun;
 }
 
-int run(Arguments arguments, const std::vector<std::string>& program) {
-  if (program.empty()) {
+int check_program(const std::string& name, const Root& root, const std::string& library) {
+  const ProgramFacts facts = look_at(name, root, library);
+  const std::string subject = named_with(name, facts);
+  std::string reason = reason_of(facts);
+  if (reason.empty()) reason = privileges_of(facts);
+  if (facts.error != 0 && reason.empty()) {
+    std::fprintf(stderr, "ringroad run: %s: %s\n", subject.c_str(), strerrordesc_np(facts.error));
+    return facts.error == EACCES ? kCannotRun : kNotFound;
+  }
+  if (!reason.empty()) {
+    const std::string remedy = remedy_of(facts);
+    std::printf("%s would not be preloaded: it %s%s%s\n", subject.c_str(), reason.c_str(),
+                remedy.empty() ? "" : "; what helps: ", remedy.c_str());
+    return kNotPreloaded;
+  }
+  const std::string versions = versions_of(facts);
+  std::printf("%s would be preloaded%s%s\n", subject.c_str(), versions.empty() ? "" : ": ",
+              versions.c_str());
+  return kOk;
+}
+
+int check_unit(const Arguments& arguments, const std::string& library) {
+  doctor::LiveHost host;
+  const std::string& name = arguments.unit;
+  const UnitCommands commands = read_unit_commands(host, name);
+  if (!commands.problem.empty()) return refuse(name + ": " + commands.problem);
+  const UnitVerdict verdict = judge_unit(name, commands, library);
+  std::printf("%s\n", verdict.text.c_str());
+  std::string why;
+  if (!arguments.environment_file.empty() &&
+      !write_environment_file(arguments.environment_file, commands, verdict, library, why)) {
+    return refuse(why);
+  }
+  return verdict.left_out ? kNotPreloaded : kOk;
+}
+
+// Empty: there is none that can be preloaded, which was said.
+std::string library_of(const Arguments& arguments) {
+  std::string looked_at;
+  const std::string library =
+      arguments.library.empty() ? find_library(looked_at) : absolute(arguments.library);
+  if (library.empty()) {
+    refuse("no libringroad.so at " + looked_at +
+           ": build or install it, or name it with --library");
+    return {};
+  }
+  const std::string problem = library_problem(library);
+  if (problem.empty()) return library;
+  refuse("cannot preload " + library + ": " + problem);
+  return {};
+}
+
+int check(const Arguments& arguments, const std::vector<std::string>& program) {
+  if (program.empty() == arguments.unit.empty()) {
+    return refuse("--check looks at a program or at a --unit, and at one of them");
+  }
+  const std::string library = library_of(arguments);
+  if (library.empty()) return kRefused;
+  if (!arguments.unit.empty()) return check_unit(arguments, library);
+  return check_program(program.front(), Root(arguments.root), library);
+}
+
+int run(Arguments arguments, const std::vector<std::string>& command) {
+  if (arguments.check) return check(arguments, command);
+  if (command.empty()) {
     return refuse("name the program to start, after --; see ringroad run --help");
   }
   if (!arguments.log.empty() && !resolve_log(arguments.log)) {
     return refuse("--log is stderr, syslog, journal, off or a file's path with a slash, not \"" +
                   arguments.log + "\"");
   }
-  std::string looked_at;
-  const std::string library =
-      arguments.library.empty() ? find_library(looked_at) : absolute(arguments.library);
-  if (library.empty()) {
-    return refuse("no libringroad.so at " + looked_at +
-                  ": build or install it, or name it with --library");
-  }
-  const std::string problem = library_problem(library);
-  if (!problem.empty()) return refuse("cannot preload " + library + ": " + problem);
+  const std::string library = library_of(arguments);
+  if (library.empty()) return kRefused;
 
   const char* inherited = from_environment("RINGROAD_POLICY");
   const std::string policy = !arguments.policy.empty() ? absolute(arguments.policy)
@@ -147,8 +238,12 @@ int run(Arguments arguments, const std::vector<std::string>& program) {
   const char* named = policy.empty() ? nullptr : policy.c_str();
   policy::Limits limits;
   if (!policy_is_valid(named, limits)) return kRefused;
-  if (!set_environment(arguments, limits, library, named)) return refuse("out of memory");
-  return start(program);
+  int error = 0;
+  const std::string program = find_program(command.front(), error);
+  if (error != 0) return cannot_start(command.front(), error);
+  const std::string preload = preload_for(program, look_at(program, Root(), library), library);
+  if (!set_environment(arguments, limits, preload, named)) return refuse("out of memory");
+  return execute(program, command);
 }
 
 }  // namespace
@@ -181,6 +276,28 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program, int
       ->option_text("FILE");
   command->add_flag("--disable", arguments->disable,
                     "preload it, but switched off: every connection stays on TCP");
+  CLI::Option* check = command->add_flag(
+      "--check", arguments->check,
+      "start nothing, and tell whether the program would be preloaded");
+  CLI::Option* root =
+      command
+          ->add_option("--root", arguments->root,
+                       "with --check: the program's root directory, such as an image\n"
+                       "or /proc/PID/root; the library is looked for outside of it")
+          ->option_text("DIR")
+          ->needs(check);
+  CLI::Option* unit = command
+                          ->add_option("--unit", arguments->unit,
+                                       "with --check: look at what this systemd service runs")
+                          ->option_text("NAME")
+                          ->needs(check)
+                          ->excludes(root);
+  command
+      ->add_option("--environment-file", arguments->environment_file,
+                   "with --unit: an EnvironmentFile= to write for a service that has\n"
+                   "to be started without the library, and else to remove")
+      ->option_text("FILE")
+      ->needs(unit);
   command->footer(
       "The policy is checked first, and nothing is started under one with an error. The\n"
       "program then replaces this command: same process, same descriptors, its own exit\n"
@@ -189,15 +306,20 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program, int
       "Sets LD_PRELOAD (before what is there already), RINGROAD_POLICY, RINGROAD_LOG,\n"
       "RINGROAD_LOG_LEVEL and, with --disable, RINGROAD_DISABLE=1.\n"
       "\n"
-      "A program that cannot be preloaded (linked statically, setuid, with file\n"
-      "capabilities) is started all the same, on TCP, with a warning.\n"
+      "The program, its loader and its libc are looked at first. One that cannot be preloaded\n"
+      "is started all the same, on TCP, with a warning. LD_PRELOAD is left without the library\n"
+      "where the loader would end the program or complain: linked against musl, with a glibc\n"
+      "that is too old, of another machine or word size. It is set for one that is linked\n"
+      "statically, setuid or has file capabilities: what that starts may be preloaded.\n"
       "\n"
       "Examples:\n"
       "  ringroad run -- mariadbd --defaults-file=/etc/mysql/my.cnf\n"
       "  ringroad run --policy ./policy.toml --log-level info -- redis-server --port 6379\n"
       "  ringroad run --policy ./policy.d --log syslog -- sysbench oltp_read_write run\n"
+      "  ringroad run --check --root /proc/4711/root -- mysqld\n"
       "\n"
       "Exit status:\n"
+      "  1    with --check: it would not be preloaded\n"
       "  2    an error in the arguments or the policy, or no library: nothing was started\n"
       "  126  the program is there but cannot be run\n"
       "  127  the program is not there\n"

@@ -69,7 +69,7 @@ class Host {
   virtual FileStatus status(const std::string& path) = 0;
   // Without a shell, with LC_ALL=C, nothing on its standard input, and killed when its time is up.
   virtual CommandResult run(const Command& command) = 0;
-  virtual ProgramFacts program(const std::string& path) = 0;
+  virtual ProgramFacts program(const ProgramPlace& place) = 0;
   // Lets counters count. What is read afterwards is later.
   virtual void pass(std::chrono::milliseconds time) = 0;
 

@@ -14,6 +14,7 @@
 
 #include "cli/doctor/command_run.h"
 #include "cli/doctor/tree.h"
+#include "cli/library_file.h"
 
 namespace ringroad::cli::doctor {
 
@@ -82,7 +83,11 @@ CommandResult LiveHost::run(const Command& command) {
   return said_.emplace(name, run_command(command)).first->second;
 }
 
-ProgramFacts LiveHost::program(const std::string& path) { return inspect_program(path); }
+ProgramFacts LiveHost::program(const ProgramPlace& place) {
+  std::string looked_at;
+  const std::string library = place.library.empty() ? find_library(looked_at) : place.library;
+  return inspect_program(place.name, Root(place.root), library);
+}
 
 void LiveHost::pass(std::chrono::milliseconds time) {
   constexpr std::chrono::seconds kLong{3};

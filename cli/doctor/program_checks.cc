@@ -1,6 +1,7 @@
 // What is to be preloaded, and what confines it.
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "cli/doctor/check.h"
@@ -57,43 +58,70 @@ void judge_profile(Context& context, Findings& findings, const std::string& subj
                     "/etc/libibverbs.d/** r,\nnetwork netlink raw,\nnetwork unix,");
 }
 
+// The program in question, and the root below which its loader looks; no name: it is not known.
+ProgramPlace place_of_program(Context& context) {
+  const Questions& about = context.about();
+  ProgramPlace place;
+  place.library = about.library;
+  place.name = about.program;
+  if (place.name.empty() && !about.unit.empty()) {
+    const Unit unit = read_unit(context.host(), about.unit);
+    place.name = unit.program();
+    if (!unit["RootDirectory"].empty()) place.root = unit["RootDirectory"];
+  }
+  if (place.name.empty() && about.pid != 0) {
+    const std::string folder = "/proc/" + std::to_string(about.pid);
+    place.name = context.host().link(folder + "/exe").text;
+    place.root = folder + "/root";
+    // A chroot of this very mount namespace is part of both names.
+    const std::string outside = context.host().link(place.root).text;
+    if (outside.size() > 1 && place.name.starts_with(outside + "/")) {
+      place.name.erase(0, outside.size());
+    }
+  }
+  return place;
+}
+
 }  // namespace
 
 void check_program(Context& context, Findings& findings) {
-  std::string path = context.about().program;
-  if (path.empty() && !context.about().unit.empty()) {
-    path = read_unit(context.host(), context.about().unit).program();
-  }
+  const ProgramPlace place = place_of_program(context);
+  const std::string& path = place.name;
   if (path.empty() && context.about().pid != 0) {
-    path = context.host().link("/proc/" + std::to_string(context.about().pid) + "/exe").text;
+    const std::string process = std::to_string(context.about().pid);
+    if (context.host().link("/proc/" + process + "/exe").error == EACCES) {
+      findings.unknown("process " + process, std::string("exe: ") + strerrordesc_np(EACCES),
+                       "whether its program can be preloaded", "run this as root");
+    }
   }
   if (path.empty()) return;
-  const ProgramFacts facts = context.host().program(path);
+  const ProgramFacts facts = context.host().program(place);
   if (facts.error != 0) {
     findings.unknown(path, strerrordesc_np(facts.error), "whether it can be preloaded",
-                     "name the program's file with --program");
+                     facts.error == EACCES && place.root != "/"
+                         ? "run this as root"
+                         : "name the program's file with --program");
     return;
   }
   std::string why;
   const std::optional<User> user = context.user(why);
   const std::string file = facts.file == path ? "" : facts.file + ": ";
   const bool other_user = facts.set_user && (!user || facts.owner != user->real_uid);
+  const Obstacle obstacle = obstacle_of(facts);
+  const std::string versions = versions_of(facts);
   if (!facts.is_elf) {
     findings.unknown(path, file + "no ELF file", "whether it can be preloaded", "");
-  } else if (!facts.own_machine) {
-    findings.fail(path, file + "a program of another machine or word size", kOnTcp,
-                  "a 64-bit build of the program");
-  } else if (facts.go) {
+  } else if (facts.own_machine && facts.go) {
     findings.fail(path, file + "a Go program" + (facts.loader.empty() ? ", linked statically" : ""),
                   "its connections stay on TCP: Go makes its system calls without libc",
                   "nothing: leave it on TCP");
-  } else if (facts.loader.empty()) {
-    findings.fail(path, file + "linked statically", kOnTcp,
-                  "a build of the program that is linked dynamically");
-  } else if (facts.loader.find("musl") != std::string::npos) {
-    findings.fail(path, file + "its loader is " + facts.loader + ": linked against musl",
-                  "the library needs glibc: the loader would not find its symbols",
-                  "a build of the program for glibc");
+  } else if (obstacle != Obstacle::kNone) {
+    findings.fail(path, file + reason_of(facts),
+                  ends_program(obstacle)
+                      ? "with the library in LD_PRELOAD the loader ends it before it starts; "
+                        "ringroad run leaves it out"
+                      : kOnTcp,
+                  remedy_of(facts));
   } else if (other_user || facts.set_group || facts.capabilities) {
     findings.fail(path,
                   file + (facts.capabilities ? "has file capabilities" : "is setuid or setgid"),
@@ -102,7 +130,8 @@ void check_program(Context& context, Findings& findings) {
                       ? "setcap -r " + facts.file + "; give them in the unit: AmbientCapabilities="
                       : "start it as the user that it changes to");
   } else {
-    findings.ok(path, file + "linked dynamically, loader " + facts.loader);
+    findings.ok(path, file + "linked dynamically, loader " + facts.loader +
+                          (versions.empty() ? "" : "; " + versions));
   }
 }
 

@@ -1,27 +1,20 @@
-// What the file of a program, and of the interpreter that its first line names, says about
-// preloading.
+// What the files of a program say about preloading, written down.
 #pragma once
 
 #include <string>
 
+#include "cli/preflight.h"
+
 namespace ringroad::cli::doctor {
 
-struct ProgramFacts {
-  int error = 0;     // errno of looking at it; nothing else is set then
-  std::string file;  // the program that the loader sees: a script's interpreter
-  bool is_elf = false;
-  bool own_machine = false;  // same machine and word size as this command
-  std::string loader;        // the dynamic loader that it names; empty: linked statically
-  bool go = false;           // made by the Go compiler
-  bool set_user = false;     // the bits of the file, whoever starts it
-  bool set_group = false;
-  bool capabilities = false;
-  unsigned owner = 0;
-  unsigned group = 0;
-};
+using cli::ProgramFacts;
 
-// `path` with a slash, or a name to look for in PATH.
-ProgramFacts inspect_program(const std::string& path);
+// Where a program is looked for.
+struct ProgramPlace {
+  std::string name;        // a path, or a name to look for in PATH
+  std::string root = "/";  // of the process in question, or "/proc/PID/root"
+  std::string library;     // libringroad.so; empty: the one that came with this command
+};
 
 // As a line of a file, and back; what cannot be read gives EINVAL as its error.
 std::string to_text(const ProgramFacts& facts);

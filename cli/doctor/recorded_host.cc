@@ -57,8 +57,8 @@ CommandResult RecordedHost::run(const Command& command) {
   return result;
 }
 
-ProgramFacts RecordedHost::program(const std::string& path) {
-  const FileText text = read_text(root_ + "/programs/" + file_name({path}));
+ProgramFacts RecordedHost::program(const ProgramPlace& place) {
+  const FileText text = read_text(root_ + "/programs/" + file_name({place.name}));
   if (text) return program_facts_from_text(text.text);
   ProgramFacts facts;
   facts.error = ENOENT;

@@ -17,7 +17,7 @@ class RecordedHost final : public Host {
   FileText link(const std::string& path) override;
   FileStatus status(const std::string& path) override;
   CommandResult run(const Command& command) override;
-  ProgramFacts program(const std::string& path) override;
+  ProgramFacts program(const ProgramPlace& place) override;
   void pass(std::chrono::milliseconds time) override;
   using Host::run;
 

@@ -95,9 +95,9 @@ CommandResult RecordingHost::run(const Command& command) {
   return result;
 }
 
-ProgramFacts RecordingHost::program(const std::string& path) {
-  const ProgramFacts facts = host_.program(path);
-  write("/programs/" + file_name({path}), to_text(facts));
+ProgramFacts RecordingHost::program(const ProgramPlace& place) {
+  const ProgramFacts facts = host_.program(place);
+  write("/programs/" + file_name({place.name}), to_text(facts));
   return facts;
 }
 

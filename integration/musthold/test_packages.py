@@ -170,9 +170,10 @@ def test_enabling_a_service_preloads_it_and_purging_takes_that_back(installed):
     made = installed.run(generate).stdout.split()
     assert sorted(made) == ["/tmp/out/mariadb.service.d/50-ringroad.conf",
                             "/tmp/out/mysql@1.service.d/50-ringroad.conf"]
-    drop_in = (installed.root / made[0].lstrip("/")).read_text()
+    drop_in = (installed.root / sorted(made)[0].lstrip("/")).read_text()
     library = re.search(r"^Environment=LD_PRELOAD=(.+)$", drop_in, re.MULTILINE)[1]
     assert (installed.root / library.lstrip("/")).is_file()
+    assert "\nEnvironmentFile=-/run/ringroad/mariadb.env\n" in drop_in
     subprocess.run(["systemctl", "--root", installed.root, "disable", "ringroad@mysql@1"],
                    check=True, capture_output=True)
     assert len(installed.run(generate).stdout.split()) == 1
@@ -193,10 +194,14 @@ BOOTED = r"""#!/bin/bash
 exec >/result/said 2>&1
 preload() { echo "$1: $(tr '\0' '\n' <"/proc/$(systemctl show -P MainPID sleeper)/environ" | grep ^LD_PRELOAD=)"; }
 preload boot
+echo "stranger: $(systemctl is-active stranger) $(tr '\0' '\n' <"/proc/$(systemctl show -P MainPID stranger)/environ" | grep ^LD_PRELOAD=)"
+echo "told: $(journalctl -q -o cat -u ringroad@stranger | grep -m1 'without the library')"
+cp --remove-destination /bin/sleep /opt/stranger; systemctl restart stranger
+echo "mended: $(tr '\0' '\n' <"/proc/$(systemctl show -P MainPID stranger)/environ" | grep ^LD_PRELOAD=)"
 echo "limits: $(systemctl show -P LimitMEMLOCK sleeper) $(systemctl show -P PrivateDevices sleeper)"
 echo "folder: $(stat -c '%U %a' /dev/shm/ringroad)"
 echo "check: $(systemctl show -P Result ringroad@sleeper)"
-systemctl -q disable ringroad@sleeper; systemctl restart sleeper; preload disabled
+systemctl -q disable ringroad@sleeper ringroad@stranger; systemctl restart sleeper; preload disabled
 systemctl -q enable ringroad@sleeper; systemctl restart sleeper; preload enabled
 systemctl -q enable --now ringroad-exporter
 for try in {1..100}; do exec 3<>/dev/tcp/127.0.0.1/9071 && break; sleep 0.1; done 2>/dev/null
@@ -208,6 +213,8 @@ echo "left: $(systemctl list-units --no-legend --plain 'ringroad*') $(find /etc/
 systemctl poweroff
 """
 UNITS = {"sleeper.service": "[Service]\nExecStart=/bin/sleep 1000\nPrivateDevices=yes\n",
+         # Its loader has musl's name.
+         "stranger.service": "[Service]\nExecStart=/opt/stranger 1000\n",
          "tries.service": "[Unit]\nAfter=multi-user.target\n[Service]\nExecStart=/bin/bash /result/tries\n"}
 
 
@@ -219,11 +226,19 @@ def test_a_real_systemd_preloads_what_is_enabled_and_nothing_after_a_purge(insta
         (support.ROOT / "packaging/policies/mariadb-server.toml").read_text())
     wants = units / "multi-user.target.wants"
     made = [units / name for name in UNITS] + [wants / name for name in UNITS]
+    program, loader = installed.root / "opt/stranger", installed.root / "opt/ld-musl.so.1"
+    made += [program, loader]
     try:
+        shutil.copy(installed.root / "bin/sleep", program)
+        bytes_ = program.read_bytes()
+        asked = re.search(rb"/lib[\w/-]*/ld-linux[\w.-]+\0", bytes_)[0]
+        shutil.copy(installed.root / asked[1:-1].decode(), loader)
+        program.write_bytes(bytes_.replace(asked, b"/opt/ld-musl.so.1".ljust(len(asked), b"\0")))
         for name, text in UNITS.items():
             (units / name).write_text(text)
             (wants / name).symlink_to(f"/etc/systemd/system/{name}")
-        subprocess.run(["systemctl", "--root", installed.root, "enable", "ringroad@sleeper"],
+        subprocess.run(["systemctl", "--root", installed.root, "enable", "ringroad@sleeper",
+                        "ringroad@stranger"],
                        check=True, capture_output=True)
         # A copy is booted, which goes with the machine.
         done = subprocess.run(
@@ -238,6 +253,9 @@ def test_a_real_systemd_preloads_what_is_enabled_and_nothing_after_a_purge(insta
     said = dict(line.split(": ", 1) for line in (tmp_path / "said").read_text().splitlines())
     preloaded = r"LD_PRELOAD=/usr/lib/[\w-]+/ringroad/libringroad\.so"
     assert re.fullmatch(preloaded, said["boot"]) and re.fullmatch(preloaded, said["enabled"]), said
+    assert said["stranger"] == "active LD_PRELOAD=", said
+    assert "stranger is started without the library" in said["told"], said
+    assert re.fullmatch(preloaded, said["mended"]), said
     assert said["folder"] == "root 1777", said
     assert said["limits"] == "infinity no" and said["check"] == "success", said
     assert said["disabled"] == said["purged"] == "", said

@@ -6,8 +6,15 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
 
+#include "cli/elf_file.h"
+#include "cli/rooted_file.h"
+#include "tests/cli/elf_writer.h"
 #include "tests/cli/support.h"
 
 namespace ringroad::cli {
@@ -150,6 +157,115 @@ TEST_F(Run, AStaticProgramIsWarnedOf) {
   write_file(folder_.file("static"), elf_file(false), 0755);
   EXPECT_THAT(run({"--", folder_.file("static")}).err, HasSubstr("warning: "));
   EXPECT_THAT(run({"--", "true"}).err, Not(HasSubstr("warning: ")));
+}
+
+// A library that needs a version that no glibc has.
+std::string newer_library(const std::string& of, const std::string& file) {
+  std::ifstream stream(of, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  const RootedFile elf = Root().open(of);
+  std::string version;
+  for (const VersionNeed& need : read_elf(elf.fd).needs) {
+    if (need.file == "libc.so.6" && need.version.starts_with("GLIBC_2.")) version = need.version;
+  }
+  std::string newer = version;
+  newer[newer.find('.') - 1] = '9';
+  const auto hash = [](const std::string& text) {  // of the System V ABI
+    std::uint32_t h = 0;
+    for (const char c : text) {
+      h = (h << 4) + static_cast<unsigned char>(c);
+      h = (h ^ ((h & 0xf0000000U) >> 24)) & ~0xf0000000U;
+    }
+    return std::string(reinterpret_cast<const char*>(&h), sizeof h);
+  };
+  for (const auto& [from, to] : {std::pair(version + '\0', newer + '\0'),
+                                 std::pair(hash(version), hash(newer))}) {
+    for (std::size_t at = 0; (at = bytes.find(from, at)) != std::string::npos; ++at) {
+      bytes.replace(at, to.size(), to);
+    }
+  }
+  write_file(file, bytes, 0755);
+  return newer;
+}
+
+TEST_F(Run, AProgramWhoseGlibcIsTooOldIsStartedWithoutTheLibrary) {
+  const std::string newer = folder_.file("newer.so");
+  const std::string version = newer_library(library_, newer);
+  const Result fatal = run({"--", "env", "LD_PRELOAD=" + newer, "sh", "-c", "echo started"});
+  EXPECT_EQ(fatal.out, "") << "the loader ends a program";
+  const Result result =
+      run({"--library", newer, "--", "sh", "-c", "echo started ${LD_PRELOAD-unset}; exit 7"});
+  EXPECT_EQ(result.out, "started unset\n");
+  EXPECT_EQ(result.status, 7);
+  EXPECT_THAT(result.err, HasSubstr("libc.so.6 without " + version));
+  EXPECT_THAT(result.err, HasSubstr("is started without the library, on TCP; what helps: "));
+  EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << "one line";
+}
+
+TEST_F(Run, WhatElseIsPreloadedStaysWhereTheLibraryIsLeftOut) {
+  const std::string newer = folder_.file("newer.so");
+  newer_library(library_, newer);
+  const Result result =
+      run({"--library", library_, "--", "env", "LD_PRELOAD=" + library_, RINGROAD_COMMAND, "run",
+           "--library", newer, "--policy", policy_, "sh", "-c", "echo $LD_PRELOAD"},
+          {"ASAN_OPTIONS=verify_asan_link_order=0"});
+  EXPECT_EQ(result.out, library_ + "\n") << result.err;
+}
+
+TEST_F(Run, AProgramOfMuslIsStartedWithoutTheLibrary) {
+  // A shell that asks for its loader by musl's name, in the current folder.
+  const RootedFile shell = Root().open("/bin/sh");
+  const std::string loader = read_elf(shell.fd).interpreter;
+  const std::string other = "./ld-musl.so.1";
+  std::ifstream stream("/bin/sh", std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  bytes.replace(bytes.find(loader + '\0'), other.size() + 1, other + '\0');
+  write_file(folder_.file("shell"), bytes, 0755);
+  std::filesystem::copy(loader, folder_.file(other));
+  std::filesystem::permissions(folder_.file(other), std::filesystem::perms(0755));
+  write_file(folder_.file("script"), "#!./shell\necho started ${LD_PRELOAD-unset}\n", 0755);
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder_.path());
+  const Result result = run({"./script"});
+  std::filesystem::current_path(before);
+  EXPECT_EQ(result.out, "started unset\n") << result.err;
+  EXPECT_THAT(result.err, HasSubstr("./script: ./shell is linked against musl"));
+}
+
+TEST_F(Run, ATextWithoutInterpreterIsJudgedByTheShellThatRunsIt) {
+  const std::string newer = folder_.file("newer.so");
+  newer_library(library_, newer);
+  write_file(folder_.file("text"), "echo started ${LD_PRELOAD-unset}\n", 0755);
+  EXPECT_EQ(run({"--library", newer, "--", folder_.file("text")}).out, "started unset\n");
+}
+
+TEST_F(Run, ACheckStartsNothingAndTellsTheVerdict) {
+  const Result good = run({"--check", "--", "sh", "-c", "echo started"});
+  EXPECT_EQ(good.status, 0) << good.err;
+  EXPECT_THAT(good.out, HasSubstr("/sh would be preloaded"));
+  const std::string newer = folder_.file("newer.so");
+  newer_library(library_, newer);
+  const Result old = run({"--check", "--library", newer, "sh"});
+  EXPECT_EQ(old.status, 1);
+  EXPECT_THAT(old.out, HasSubstr("would not be preloaded: it would find "));
+  EXPECT_EQ(run({"--check", "absent-program"}).status, 127);
+  EXPECT_EQ(run({"--check"}).status, 2);
+  EXPECT_EQ(run({"--check", "--unit", "x", "sh"}).status, 2);
+  EXPECT_EQ(run({"--root", "/", "sh"}).status, 2);
+  EXPECT_EQ(run({"--check", "--root", "/", "--unit", "x"}).status, 2);
+}
+
+TEST_F(Run, ACheckBelowARootLooksThere) {
+  std::filesystem::create_directories(folder_.file("root/bin"));
+  ElfContent content;
+  content.interpreter = "/lib/ld-musl-x86_64.so.1";
+  write_file(folder_.file("root/bin/tool"), write_elf(content), 0755);
+  std::filesystem::create_symlink("/bin/tool", folder_.file("root/bin/link"));
+  const Result result = run({"--check", "--root", folder_.file("root"), "--", "link"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.out, HasSubstr("/bin/link would not be preloaded: it is linked against musl"));
+  const std::string own = "/proc/" + std::to_string(getpid()) + "/root";
+  EXPECT_EQ(run({"--check", "--root", own, "--", "sh"}).status, 0);
 }
 
 TEST_F(Run, WrongArgumentsStartNothing) {

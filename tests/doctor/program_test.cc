@@ -35,6 +35,8 @@ std::string with_section(const std::string& name) {
   return file + std::string(reinterpret_cast<const char*>(sections), sizeof sections);
 }
 
+ProgramFacts inspect(const std::string& path) { return inspect_program(path, Root(), ""); }
+
 Questions program(const std::string& path) {
   Questions questions;
   questions.program = path;
@@ -59,28 +61,28 @@ TEST(ProgramFile, OfGoIsToldByItsSections) {
   const TempFolder folder;
   for (const char* name : {".go.buildinfo", ".note.go.buildid", ".gopclntab"}) {
     write_file(folder.file("p"), with_section(name), 0755);
-    EXPECT_TRUE(inspect_program(folder.file("p")).go) << name;
+    EXPECT_TRUE(inspect(folder.file("p")).go) << name;
   }
   write_file(folder.file("p"), with_section(".text"), 0755);
-  const ProgramFacts facts = inspect_program(folder.file("p"));
+  const ProgramFacts facts = inspect(folder.file("p"));
   EXPECT_FALSE(facts.go);
   EXPECT_EQ(facts.loader, "");
   EXPECT_TRUE(facts.is_elf && facts.own_machine);
 }
 
 TEST(ProgramFile, NamesItsLoaderAndBits) {
-  const ProgramFacts own = inspect_program("/proc/self/exe");
+  const ProgramFacts own = inspect("/proc/self/exe");
   EXPECT_THAT(own.loader, HasSubstr("/ld-linux"));
   EXPECT_FALSE(own.go || own.set_user);
   const TempFolder folder;
   write_file(folder.file("s"), with_section(".text"), 04755);
-  EXPECT_TRUE(inspect_program(folder.file("s")).set_user);
+  EXPECT_TRUE(inspect(folder.file("s")).set_user);
 }
 
 TEST(ProgramFile, AScriptIsJudgedByItsInterpreter) {
   const TempFolder folder;
   write_file(folder.file("script"), "#!/bin/sh -e\n", 0755);
-  const ProgramFacts facts = inspect_program(folder.file("script"));
+  const ProgramFacts facts = inspect(folder.file("script"));
   EXPECT_EQ(facts.file, "/bin/sh");
   EXPECT_TRUE(facts.is_elf);
 }
@@ -90,7 +92,7 @@ TEST(ProgramFile, ThatIsBrokenIsNoProgramAndNoCrash) {
   const std::string whole = with_section(".go.buildinfo");
   for (std::size_t size = 0; size < whole.size(); size += 7) {
     write_file(folder.file("p"), whole.substr(0, size), 0755);
-    EXPECT_FALSE(inspect_program(folder.file("p")).go && size < sizeof(Elf64_Ehdr));
+    EXPECT_FALSE(inspect(folder.file("p")).go && size < sizeof(Elf64_Ehdr));
   }
   std::string wild = whole;
   Elf64_Ehdr header;
@@ -99,13 +101,17 @@ TEST(ProgramFile, ThatIsBrokenIsNoProgramAndNoCrash) {
   header.e_phoff = ~0ULL - 3;
   std::memcpy(wild.data(), &header, sizeof header);
   write_file(folder.file("p"), wild, 0755);
-  EXPECT_FALSE(inspect_program(folder.file("p")).go);
-  EXPECT_EQ(inspect_program(folder.file("none")).error, ENOENT);
+  EXPECT_FALSE(inspect(folder.file("p")).go);
+  EXPECT_EQ(inspect(folder.file("none")).error, ENOENT);
 }
 
 TEST(ProgramFacts, SurviveBeingWrittenDown) {
   ProgramFacts facts = usual();
-  facts.go = facts.capabilities = true;
+  facts.go = facts.capabilities = facts.foreign_libc = true;
+  facts.libc = "/l";
+  facts.libc_version = "a";
+  facts.needed = facts.lacks = "b";
+  facts.lacks_file = "/f";
   facts.owner = 7;
   const ProgramFacts back = program_facts_from_text(to_text(facts));
   EXPECT_EQ(to_text(back), to_text(facts));
@@ -117,7 +123,7 @@ TEST(ProgramCheck, TellsWhatCannotBePreloaded) {
   EXPECT_EQ(worst(judge(usual())), Level::kOk);
   ProgramFacts facts = usual();
   facts.loader.clear();
-  EXPECT_THAT(judge(facts), Worst(Level::kFail, "linked statically"));
+  EXPECT_THAT(judge(facts), Worst(Level::kFail, "statically linked"));
   facts.go = true;
   EXPECT_THAT(judge(facts), Worst(Level::kFail, "a Go program, linked statically"));
   facts = usual();
@@ -125,6 +131,7 @@ TEST(ProgramCheck, TellsWhatCannotBePreloaded) {
   EXPECT_THAT(judge(facts), Worst(Level::kFail, "a Go program"));
   facts = usual();
   facts.loader = "/lib/ld-musl-x86_64.so.1";
+  facts.foreign_libc = true;
   EXPECT_THAT(judge(facts), Worst(Level::kFail, "musl"));
   facts = usual();
   facts.own_machine = false;
@@ -135,6 +142,97 @@ TEST(ProgramCheck, TellsWhatCannotBePreloaded) {
   facts = usual();
   facts.is_elf = false;
   EXPECT_THAT(judge(facts), Worst(Level::kUnknown, "no ELF file"));
+}
+
+TEST(ProgramCheck, TellsTheVersionsOfBothSides) {
+  ProgramFacts facts = usual();
+  facts.libc = facts.lacks_file = "/lib64/libc.so.6";
+  facts.libc_version = "GLIBC_2.12";
+  facts.needed = "GLIBC_2.10";
+  const std::vector<Finding> fine = judge(facts);
+  EXPECT_EQ(worst(fine), Level::kOk);
+  EXPECT_THAT(texts(fine),
+              HasSubstr("/lib64/libc.so.6 has up to GLIBC_2.12, the library needs GLIBC_2.10"));
+  facts.lacks = facts.needed = "GLIBC_2.17";
+  const std::vector<Finding> old = judge(facts);
+  EXPECT_THAT(old, Worst(Level::kFail, "without GLIBC_2.17"));
+  EXPECT_THAT(old, Worst(Level::kFail, "GLIBC_2.12"));
+  EXPECT_THAT(texts(old), HasSubstr("the loader ends it before it starts"));
+}
+
+// What is asked about programs; all else is as in the good tree.
+class AskedHost final : public Host {
+ public:
+  FileText read(const std::string& path) override { return good_.read(path); }
+  FolderNames list(const std::string& path) override { return good_.list(path); }
+  FileText link(const std::string& path) override {
+    if (path == "/proc/4711/root" && !chroot_.empty()) return {0, chroot_};
+    if (path != "/proc/4711/exe") return good_.link(path);
+    return hidden_ ? FileText{EACCES, {}} : FileText{0, chroot_ + "/opt/p"};
+  }
+  FileStatus status(const std::string& path) override { return good_.status(path); }
+  CommandResult run(const Command& command) override {
+    CommandResult result = good_.run(command);
+    if (command.words.front() != "systemctl") return result;
+    result.end = CommandResult::End::kExited;
+    result.out = "LoadState=loaded\nRootDirectory=/srv\nExecStart={ path=/opt/p ; }\n";
+    return result;
+  }
+  ProgramFacts program(const ProgramPlace& place) override {
+    asked_ += place.root + " " + place.name + " " + place.library;
+    ProgramFacts facts = usual();
+    facts.error = error_;
+    return facts;
+  }
+  void pass(std::chrono::milliseconds) override {}
+
+  std::vector<Finding> examine(const Questions& questions) {
+    Context context(*this, questions, policy::Policy::load({}));
+    return run_checks(context, {"program"});
+  }
+
+  std::string asked_;
+  std::string chroot_;
+  bool hidden_ = false;
+  int error_ = 0;
+
+ private:
+  const Tree tree_{""};
+  RecordedHost good_{tree_.path()};
+};
+
+TEST(ProgramCheck, LooksBelowTheRootOfTheProcessOrUnit) {
+  AskedHost process;
+  Questions questions;
+  questions.pid = 4711;
+  questions.library = "/x.so";
+  process.examine(questions);
+  EXPECT_EQ(process.asked_, "/proc/4711/root /opt/p /x.so");
+  AskedHost confined;
+  confined.chroot_ = "/srv/jail";
+  confined.examine(questions);
+  EXPECT_EQ(confined.asked_, "/proc/4711/root /opt/p /x.so");
+  AskedHost unit;
+  questions.unit = "db";
+  unit.examine(questions);
+  EXPECT_EQ(unit.asked_, "/srv /opt/p /x.so");
+  AskedHost named;
+  questions.program = "tool";
+  named.examine(questions);
+  EXPECT_EQ(named.asked_, "/ tool /x.so");
+}
+
+TEST(ProgramCheck, ARootThatOnlyRootMayEnterIsUnknown) {
+  AskedHost host;
+  host.error_ = EACCES;
+  Questions questions;
+  questions.pid = 4711;
+  const std::vector<Finding> findings = host.examine(questions);
+  EXPECT_THAT(findings, Worst(Level::kUnknown, "Permission denied"));
+  EXPECT_THAT(texts(findings), HasSubstr("run this as root"));
+  AskedHost hidden;
+  hidden.hidden_ = true;
+  EXPECT_THAT(hidden.examine(questions), Worst(Level::kUnknown, "exe: Permission denied"));
 }
 
 TEST(ProgramCheck, SetuidToTheUserWhoStartsItIsNone) {

@@ -29,7 +29,7 @@ class OneUnit final : public Host {
     (status_ == 0 ? result.out : result.err) = show_;
     return result;
   }
-  ProgramFacts program(const std::string&) override { return {}; }
+  ProgramFacts program(const ProgramPlace&) override { return {}; }
   void pass(std::chrono::milliseconds) override {}
 
  private:

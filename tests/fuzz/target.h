@@ -25,6 +25,7 @@ std::string try_control(Bytes input);      // datagrams of `ringroad set`
 std::string try_segment(Bytes input);      // what `ringroad ss` reads
 std::string try_policy(Bytes input);
 std::string try_filter(Bytes input);       // of `ringroad ss`
+std::string try_elf(Bytes input);          // the file of a program that is to be preloaded
 
 struct Target {
   const char* name;  // its folder in corpus/
@@ -33,7 +34,8 @@ struct Target {
 inline constexpr Target kTargets[] = {
     {"wire", try_wire},       {"flow", try_flow},       {"promotion", try_promotion},
     {"shm_channel", try_shm_channel}, {"stream", try_stream}, {"control", try_control},
-    {"segment", try_segment}, {"policy", try_policy}, {"filter", try_filter}};
+    {"segment", try_segment}, {"policy", try_policy}, {"filter", try_filter},
+    {"elf", try_elf}};
 
 // Takes an input apart from the front. Behind its end everything is zero.
 class Reader {
