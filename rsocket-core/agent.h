@@ -87,10 +87,10 @@ class Agent final : public StreamHost, public TransportEvents {
   // Stream::close_by_program() said; if not, the process does not end before it is (leave_all()).
   void stream_closed(Stream& stream, bool over) noexcept;
 
-  // Answers promotion requests for a listening socket bound to `local`. Returns when requests are
-  // answered, or cannot be, but within kListenWaitNs: a client that asks too early is told that
-  // nobody is there, and remembers it.
-  void listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept;
+  // Answers promotion requests for a listening socket bound to `local`. If it `waits`, it returns when requests
+  // are answered, or cannot be, but within kListenWaitNs: a client that asks too early is told that nobody is
+  // there, and remembers it.
+  void listen(const Endpoint& local, bool via_shm, bool via_rdma, bool waits = true) noexcept;
   // The program has closed it. Requests are answered for as long as what it accepted is open: peers
   // ask under its address, and a program may close it after the one connection that it waits for.
   void unlisten(const Endpoint& local) noexcept;

@@ -19,6 +19,8 @@
 //   forking_program handover N  as prefork; the one that listened lives, and closes the listener at the
 //                               first line of its input
 //   forking_program daemon N    as prefork, from a child of the process that listened, which ends
+//   forking_program heir        listens and becomes itself, which accepts and echoes, one connection at a time
+//   forking_program heirs N     as prefork, by what the one that listened has become
 //
 // And clients that fork: forking_program connect PORT connects, forks and ends; its child sends each
 // line of its input and prints the answer. forking_program connecting PORT forks before its connection is
@@ -302,11 +304,36 @@ int connect_and_become(int port) {
   return 0;
 }
 
+// Becomes this program anew, with the listener at the number that it is told.
+int become_heir(const std::string& workers) {
+  const std::string number = std::to_string(dup(listener));
+  execl("/proc/self/exe", "forking_program", "given", number.c_str(), workers.c_str(),
+        static_cast<char*>(nullptr));
+  return 1;
+}
+
+int use_what_was_given(int given, int workers) {
+  listener = given;
+  if (workers > 0) {
+    int type = 0;
+    socklen_t length = sizeof type;
+    if (getsockopt(listener, SOL_SOCKET, SO_TYPE, &type, &length) != 0) return 1;
+    return prefork(workers, false);
+  }
+  for (;;) {
+    const int fd = accept(listener, nullptr, nullptr);
+    if (fd < 0) return 1;
+    serve(fd, fd);
+    close(fd);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   const int number = argc > 2 ? std::atoi(argv[2]) : 0;
+  if (mode == "given") return use_what_was_given(number, std::atoi(argv[3]));
   if (mode == "connect") return connect_and_fork(number);
   if (mode == "connecting") return fork_while_connecting(number);
   if (mode == "becoming") return connect_and_become(number);
@@ -322,6 +349,7 @@ int main(int argc, char** argv) {
   }
   std::printf("port %d.\n", ntohs(at.sin_port));
   std::fflush(stdout);
+  if (mode == "heir" || mode == "heirs") return become_heir(std::to_string(number));
   if (mode == "daemon" && fork() != 0) _exit(0);
   if (mode == "prefork" || mode == "daemon" || mode == "handover") {
     return prefork(number, mode == "handover");

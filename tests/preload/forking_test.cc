@@ -194,6 +194,24 @@ TEST_F(ForkingTest, TheChildIsPromotedWhenTheParentHasClosedItsCopy) {
   EXPECT_TRUE(promoted(child, client));
 }
 
+TEST_F(ForkingTest, AListenerFromBeforeAnExecIsAnsweredFor) {
+  const auto server = start_server({"heir"});
+  Client first = connect();  // the library knows of the listener from its accept() on
+  EXPECT_EQ(server_of(*server, first), server->pid());
+  EXPECT_TRUE(promoted(server->pid(), first));
+}
+
+TEST_F(ForkingTest, WorkersOfAnInheritedListenerAreAllFound) {
+  const auto server = start_server({"heirs", "2"});
+  Client first = connect();
+  Client second = connect();
+  const pid_t one = server_of(*server, first);
+  const pid_t other = server_of(*server, second);
+  EXPECT_NE(one, other);
+  EXPECT_TRUE(promoted(one, first));
+  EXPECT_TRUE(promoted(other, second));
+}
+
 TEST_F(ForkingTest, WhatTwoProcessesUseStaysOnTcp) {
   const auto server = start_server({"both"});
   Client client = connect();
