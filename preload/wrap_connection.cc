@@ -110,6 +110,8 @@ SocketRef take_out(int fd, bool gone, bool own) noexcept {
     }
   } else if (EpollSet* epoll = socket.epoll()) {
     if (other >= 0) epoll->renumber(other);
+    const std::uint64_t share = last ? epoll->take_share() : 0;
+    if (Agent* agent = runtime::existing_agent(); share != 0) agent->release_share(share);
   } else if (last && socket.is(Kind::kListener)) {
     // It is answered for while the agent knows of connections that it has accepted.
     fresh::tell(AgentOptions::Untold::kAll, {});

@@ -61,6 +61,9 @@ struct AgentOptions {
   // `remote`. True: there are others. Called on the agent thread; null: there are never any.
   enum class Untold : std::uint8_t { kAll, kOld, kAccepted };
   bool (*tell)(Untold which, const Endpoint& remote) noexcept = nullptr;
+  // Takes a stream back that is lent to the kernel's epoll instances; false: another process has one of them, or
+  // the program is to modify it first. Called on the agent thread; null: none is ever lent.
+  bool (*take_back)(Stream& stream) noexcept = nullptr;
 };
 
 class Agent final : public StreamHost, public TransportEvents {
@@ -323,6 +326,8 @@ class Agent final : public StreamHost, public TransportEvents {
   void be_found() noexcept;
   StreamPtr accepted(const FourTuple& tuple) noexcept RR_EXCLUDES(mutex_);
   enum class Look : std::uint8_t { kAnswered, kWaits, kWaitsForRoom };
+  // Whether no other process has the stream or an epoll instance that it is lent to; if so, it is lent no longer.
+  bool has_back(Stream& stream) noexcept;
   Look look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
                bool last) noexcept;
   void look_up_again(PromotionId id, bool last) noexcept;
