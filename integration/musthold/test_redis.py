@@ -163,8 +163,8 @@ BACK_S = 10
 def test_all_clients_are_on_channels_again_after_each_save(host, eager):
     port = support.free_port()
     with redis(host, "saving", port, eager) as child:
-        load = processes.Child(["redis-benchmark", "-p", port, "-c", CLIENTS, "-n", 100_000_000, "-t", "get"],
-                               host.directory / "load.log", eager)
+        command = ["redis-benchmark", "-p", port, "-c", CLIENTS, "-n", 100_000_000, "-t", "get"]
+        load = processes.Child(command, host.directory / "load.log", eager)
         try:
             host.wait_for_channels(child.pid, CLIENTS)
             for _ in range(SAVES):
