@@ -1,4 +1,4 @@
-"""Servers that accept on listeners which another process, or another program, has made: their clients are promoted.
+"""Servers that accept on listeners which another process has made: their clients are promoted.
 
      systemd ── exec, the listener open ──▶ server                 client ══ server
      old server ── exec, or a Unix socket ──▶ new server, and ends
@@ -12,8 +12,8 @@ import pytest
 
 from . import support
 from .support import children
-from .test_forking_programs import (check_workers_promoted, fixture_host,  # pylint: disable=unused-import
-                                    fixture_preload, promoted)
+from .test_forking_programs import (  # pylint: disable=unused-import
+    check_workers_promoted, fixture_host, fixture_preload, promoted)
 from .test_programs import accepts, needs, nginx_configuration, output, server
 
 WORKERS = 2
@@ -37,8 +37,9 @@ def fixture_site(host):
 def test_clients_of_a_server_that_was_activated_by_a_socket_are_promoted(host, preload, site):
     host.environment = preload
     path, port = site
+    named = {**preload, "NGINX": "3;"}
     activator = ["systemd-socket-activate", "-l", f"127.0.0.1:{port}",
-                 *(f"--setenv={name}={value}" for name, value in {**preload, "NGINX": "3;"}.items()),
+                 *(f"--setenv={name}={value}" for name, value in named.items()),
                  "nginx", "-p", path.parent, "-c", path]
     with server(host, "nginx", activator, port) as child:  # the activator is not preloaded
         output(["wrk", "-t", 1, "-c", 1, "-d", "1s", f"http://127.0.0.1:{port}/small"])
@@ -51,7 +52,8 @@ def test_clients_of_a_server_that_was_activated_by_a_socket_are_promoted(host, p
 def test_clients_of_an_nginx_that_has_replaced_its_program_are_promoted(host, preload, site):
     host.environment = preload
     path, port = site
-    # It takes the signal only where its parent is not the one that started it, and hands on what is named.
+    # It takes the signal only where its parent is not the one that started it. It hands on what
+    # is named.
     named = "".join(f"env {name};\n" for name in preload)
     path.write_text(named + path.read_text().replace("daemon off", "daemon on"))
     number = path.parent / "pid"
@@ -65,6 +67,7 @@ def test_clients_of_an_nginx_that_has_replaced_its_program_are_promoted(host, pr
     try:
         support.wait_for(pid_of_master, "the old program")
         old = pid_of_master()
+        support.wait_for(lambda: len(children(old)) == WORKERS, "the workers")
         os.kill(old, signal.SIGUSR2)
         support.wait_for(lambda: pid_of_master() not in (None, old), "the new program")
         new = pid_of_master()
