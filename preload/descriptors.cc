@@ -12,6 +12,7 @@
 #include <new>
 
 #include "preload/close.h"
+#include "preload/epolls.h"
 #include "preload/fresh.h"
 #include "preload/runtime.h"
 #include "rsocket-core/private_descriptors.h"
@@ -44,7 +45,7 @@ Socket* allocate() noexcept {
 // With the table locked: of one that has neither stream nor instance.
 void give_back(Socket* socket) noexcept {
   socket->forked.store(false, std::memory_order_relaxed);
-  socket->kept_for_exec = false;
+  socket->kept_for_exec = socket->lent = false;
   socket->kind.store(Socket::Kind::kFree, std::memory_order_relaxed);
   socket->next_free = free_list;
   free_list = socket;
@@ -323,9 +324,16 @@ void share_with_child(Agent& agent, Family::Member member) noexcept {
     if (kind == Socket::Kind::kConnecting || kind == Socket::Kind::kFresh) {
       socket->forked.store(true, std::memory_order_relaxed);
     }
+    if (kind == Socket::Kind::kEpoll) epolls::share_with_child(*socket->epoll, agent.family(), member);
     if (socket->kind.load(std::memory_order_relaxed) != Socket::Kind::kStream) continue;
     Stream& stream = *socket->stream;
-    if (stream.on_kernel_for_good()) continue;
+    if (stream.on_kernel_for_good()) {
+      // The child knows of none, and has it for as long as it lives.
+      if (stream.share() != 0 && (member == 0 || !agent.family().add(stream.share(), member))) {
+        agent.family().keep(stream.share());
+      }
+      continue;
+    }
     if (member != 0 && stream.share() == 0) stream.set_share(agent.family().enter(stream.tuple()));
     if (member != 0 && stream.share() != 0 && stream.become_shared()) {
       socket->goes_to_child = agent.family().add(stream.share(), member);
@@ -382,6 +390,7 @@ void after_fork_child(Family::Joined joined) noexcept {
         socket->role = stream.role();
         socket->config = stream.config();
         socket->share = stream.share();
+        socket->lent = stream.lent().load(std::memory_order_relaxed) != 0;
         // Threads that are not here held the others.
         socket->refs.store(socket->numbers, std::memory_order_relaxed);
         new (&socket->stream) StreamPtr;
@@ -416,15 +425,31 @@ void leave_inherited() noexcept {
   }
 }
 
+namespace {
+
+// What the family calls it; 0: nothing.
+std::uint64_t share_of(const Socket& socket) noexcept {
+  switch (socket.kind.load(std::memory_order_relaxed)) {
+    case Socket::Kind::kStream:
+      return socket.stream->share();
+    case Socket::Kind::kInherited:
+      return socket.share;
+    case Socket::Kind::kEpoll:
+      return socket.epoll->share();
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
 void keep_over_exec(Agent& agent) noexcept {
   MutexLock lock(table_mutex);
   for (int fd = 0; fd <= highest; ++fd) {
     Socket* socket = table[fd].load(std::memory_order_relaxed);
     if (socket == nullptr) continue;
     const Socket::Kind kind = socket->kind.load(std::memory_order_relaxed);
-    const std::uint64_t share = kind == Socket::Kind::kStream      ? socket->stream->share()
-                                : kind == Socket::Kind::kInherited ? socket->share
-                                                                   : 0;
+    const std::uint64_t share = share_of(*socket);
     const int flags = sys::fcntl(fd, F_GETFD);
     if (flags < 0 || (flags & FD_CLOEXEC) != 0) continue;
     if (share != 0 && agent.family().keep(share)) socket->kept_for_exec = true;
@@ -437,8 +462,7 @@ void go_on_after_exec(Agent& agent) noexcept {
   for (int fd = 0; fd <= highest; ++fd) {
     Socket* socket = table[fd].load(std::memory_order_relaxed);
     if (socket == nullptr || !std::exchange(socket->kept_for_exec, false)) continue;
-    const bool inherited = socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kInherited;
-    agent.family().keep_no_longer(inherited ? socket->share : socket->stream->share());
+    agent.family().keep_no_longer(share_of(*socket));
   }
 }
 

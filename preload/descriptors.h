@@ -42,6 +42,7 @@ struct Socket {
   Endpoint endpoint;          // kListener; kFresh: where it was accepted from
   bool goes_to_child = false;  // at a fork: the child will have it as kInherited
   bool is_lost = false;        // at a fork: as kLost
+  bool lent = false;           // kInherited: it was in an epoll instance of the parent's
   bool kept_for_exec = false;  // by keep_over_exec()
   std::atomic<bool> forked{false};  // kConnecting, kFresh: a child, or the parent, has it too
   FourTuple tuple;             // kInherited, as config

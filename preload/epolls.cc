@@ -12,6 +12,7 @@
 
 #include "preload/cancellation.h"
 #include "preload/real.h"
+#include "preload/runtime.h"
 #include "rsocket-core/outside.h"
 #include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
@@ -161,6 +162,12 @@ int only_registration_of(int fd, int& epfd, epoll_event& event) noexcept {
   return n < 0 ? -1 : found;
 }
 
+// No other process has the stream, or the instance.
+bool is_alone(const Stream& stream, const EpollSet& set) noexcept {
+  Family& family = runtime::existing_agent()->family();
+  return family.alone(stream.share()) && family.alone(set.share());
+}
+
 }  // namespace
 
 bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_event* event,
@@ -178,7 +185,7 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
         error = EEXIST;
         break;
       case EPOLL_CTL_MOD:
-        error = known->modify(stream, fd, *event);
+        error = known->modify(stream, fd, *event, stream.lent() != 0 && is_alone(stream, *known));
         break;
       case EPOLL_CTL_DEL:
         error = known->remove(stream, fd);
@@ -268,8 +275,34 @@ bool found_inner(int epfd, epoll_event* events, int& count) noexcept {
   return true;
 }
 
-void hand_back_all() noexcept {
-  for (const auto& set : all_sets()) set->hand_back();
+void lend_all() noexcept {
+  for (const auto& set : all_sets()) set->lend_all();
+}
+
+void share_with_child(EpollSet& set, Family& family, Family::Member member) noexcept {
+  if (set.share() == 0 && member != 0 && !set.foreign()) {
+    // By a name that is nobody's address.
+    FourTuple name;
+    static_assert(sizeof(Nonce) <= sizeof name.remote.addr);
+    Nonce drawn{};
+    if (!make_nonce(drawn)) return;
+    std::memcpy(name.remote.addr.data(), drawn.data(), sizeof drawn);
+    set.set_share(family.enter(name));
+  }
+  if (set.share() != 0 && (member == 0 || !family.add(set.share(), member))) family.keep(set.share());
+}
+
+bool take_back(Stream& stream) noexcept {
+  using Lent = EpollSet::Lent;
+  Agent* agent = runtime::existing_agent();
+  const auto sets = all_sets();
+  for (const auto& set : sets) {
+    const Lent lent = set->lent(stream);
+    if (lent == Lent::kNot) continue;
+    if (lent == Lent::kUntilModified || !agent->family().alone(set->share())) return false;
+  }
+  for (const auto& set : sets) set->take_back(stream);
+  return stream.lent().load(std::memory_order_acquire) == 0;
 }
 
 void after_fork_child() noexcept {

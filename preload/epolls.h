@@ -32,8 +32,13 @@ inline bool holds_none(int epfd) noexcept {
 // After a wait of libc's on `epfd`, which knew of no stream there, that found `count` events: takes the
 // library's own event out, if it is among them. True: it was.
 bool found_inner(int epfd, epoll_event* events, int& count) noexcept;
-// Streams that are the kernel's for good go to it now: a child will need them there.
-void hand_back_all() noexcept;
+// Before a fork: the kernel answers for all streams that it can serve, as a child will need them there.
+void lend_all() noexcept;
+// With the table locked: `member` will have the instance as well.
+void share_with_child(EpollSet& set, Family& family, Family::Member member) noexcept;
+// The sets answer again for a stream that is lent. False: another process has one of the instances, or the program
+// is to modify it first.
+bool take_back(Stream& stream) noexcept;
 void after_fork_child() noexcept;
 
 }  // namespace ringroad::preload::epolls

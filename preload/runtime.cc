@@ -235,7 +235,7 @@ void before_fork() noexcept {
   fork_holds = owns_memory();
   if (fork_holds) agent->leave_all(Reason::kFork, kForkTimeoutNs);
   agent->pin_unshareable();
-  epolls::hand_back_all();
+  epolls::lend_all();
   descriptors::lock_for_fork();
   child = agent->expect_child();
   descriptors::share_with_child(*agent, child);
@@ -352,6 +352,7 @@ void start() noexcept {
     options.allows = allows;
     options.max_channels = max_channels;
     options.tell = tell;
+    options.take_back = epolls::take_back;
     options.log = log_line;
     options.wants_log = wants_log;
     // Here, not when the library is loaded: handlers that come later run earlier before a fork, and an
@@ -554,7 +555,12 @@ void inherit(int fd, const SocketRef& socket) noexcept {
       StreamPtr stream =
           agent->inherit_stream(fd, socket->role, socket->tuple, socket->config, socket->share);
       if (stream != nullptr) {
-        epolls::take_over(fd, stream);
+        if (socket->lent) {
+          // The instance that it is in is the parent's, too, and not this process' to change.
+          stream->pin(Reason::kFork, 0);
+        } else {
+          epolls::take_over(fd, stream);
+        }
         socket->stream = std::move(stream);
         socket->kind.store(Socket::Kind::kStream, std::memory_order_release);
       } else {

@@ -11,6 +11,7 @@
 #include "preload/close.h"
 #include "preload/epolls.h"
 #include "preload/fresh.h"
+#include "preload/listeners.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
@@ -40,8 +41,9 @@ void consider_connect(int fd, const sockaddr* addr, socklen_t len, bool done,
   if (done) runtime::established(fd, socket);
 }
 
-// True if the library answers promotion requests for it from now on.
-bool consider_listen(int fd) noexcept {
+// True if the library answers promotion requests for it from now on. `waits`: the first of them is answered when
+// this returns.
+bool consider_listen(int fd, bool waits) noexcept {
   if (descriptors::managed(fd)) return false;  // listen() again changes only the backlog
   Endpoint local;
   if (!Endpoint::local_of(fd, local) || local.port == 0 || !runtime::is_tcp(fd)) return false;
@@ -55,20 +57,8 @@ bool consider_listen(int fd) noexcept {
   descriptors::note_if_lingers(fd);  // what it accepts is as it is
   descriptors::note_if_reads_unusually(fd);
   descriptors::note_if_times_out(fd);
-  agent->listen(local, via_shm, via_rdma);
+  agent->listen(local, via_shm, via_rdma, waits);
   return true;
-}
-
-// It listened before an edit of the policy, which may have a rule for it.
-void consider_known_listener(int fd) noexcept {
-  const int saved = errno;
-  int listens = 0;
-  socklen_t length = sizeof listens;
-  if (!descriptors::managed(fd) &&
-      sys::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0) {
-    consider_listen(fd);
-  }
-  errno = saved;
 }
 
 // `remote`: as accept() has told it, or null. `forks`: from before accept().
@@ -120,6 +110,8 @@ SocketRef take_out(int fd, bool gone, bool own) noexcept {
     }
   } else if (EpollSet* epoll = socket.epoll()) {
     if (other >= 0) epoll->renumber(other);
+    const std::uint64_t share = last ? epoll->take_share() : 0;
+    if (Agent* agent = runtime::existing_agent(); share != 0) agent->release_share(share);
   } else if (last && socket.is(Kind::kListener)) {
     // It is answered for while the agent knows of connections that it has accepted.
     fresh::tell(AgentOptions::Untold::kAll, {});
@@ -145,6 +137,19 @@ void check_closed(int fd) noexcept {
 }
 
 }  // namespace
+
+void consider_unknown_listener(int fd) noexcept {
+  if (descriptors::managed(fd)) return;
+  const int saved = errno;
+  int listens = 0;
+  socklen_t length = sizeof listens;
+  if (sys::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0 &&
+      runtime::is_tcp(fd) && runtime::agent() != nullptr && runtime::owns_numbers()) {
+    const descriptors::Change one_at_a_time;  // several threads may accept there
+    consider_listen(fd, false);
+  }
+  errno = saved;
+}
 
 SocketRef before_number_goes(int fd) noexcept {
   return take_out(fd, false, runtime::owns_numbers());
@@ -200,12 +205,12 @@ RR_NOINLINE int watched_connect(int fd, const sockaddr* addr, socklen_t len) {
 RR_NOINLINE int watched_listen(int fd, int backlog) {
   // Before any client can connect and ask; after it where only listen() gives the socket a port.
   int saved = errno;
-  const bool considered = consider_listen(fd);
+  const bool considered = consider_listen(fd, true);
   errno = saved;
   const int result = real().listen(fd, backlog);
   saved = errno;
   if (result == 0 && !considered) {
-    consider_listen(fd);
+    consider_listen(fd, true);
   } else if (result != 0 && considered) {
     before_number_goes(fd);
   }
@@ -213,8 +218,20 @@ RR_NOINLINE int watched_listen(int fd, int backlog) {
   return result;
 }
 
+// Accepts on each number, while it is unknown: the kernel is asked about it once in 256 of them. A number may come
+// to be another listener unseen, and the policy may come to have a rule for it.
+std::atomic<std::uint8_t> unknown_accepts[descriptors::kLimit];
+
+bool asks_about_listener(int fd) noexcept {
+  if (!descriptors::in_range(fd)) return false;
+  if (runtime::policy_was_edited()) return true;
+  const std::uint8_t count = unknown_accepts[fd].load(std::memory_order_relaxed);
+  unknown_accepts[fd].store(static_cast<std::uint8_t>(count + 1), std::memory_order_relaxed);
+  return count == 0;
+}
+
 RR_NOINLINE int watched_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
-  if (runtime::policy_was_edited()) consider_known_listener(fd);
+  consider_unknown_listener(fd);
   const SocketRef listener = descriptors::find(fd);
   const unsigned forks = runtime::forks();
   // The kernel tells of the peer in the same call.
@@ -349,17 +366,15 @@ int rr_listen(int fd, int backlog) {
 }
 
 int rr_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
-  if (!descriptors::managed(fd) && !runtime::policy_was_edited()) {
+  if (!descriptors::managed(fd) && !asks_about_listener(fd)) {
     return real().accept4(fd, addr, len, flags);
   }
   return cancellation::point<watched_accept4>(fd, addr, len, flags);
 }
 
 int rr_accept(int fd, sockaddr* addr, socklen_t* len) {
-  if (!descriptors::managed(fd) && !runtime::policy_was_edited()) {
-    return real().accept(fd, addr, len);
-  }
-  return rr_accept4(fd, addr, len, 0);
+  if (!descriptors::managed(fd) && !asks_about_listener(fd)) return real().accept(fd, addr, len);
+  return cancellation::point<watched_accept4>(fd, addr, len, 0);
 }
 
 int rr_shutdown(int fd, int how) {

@@ -13,6 +13,7 @@
 #include "preload/cancellation.h"
 #include "preload/close.h"
 #include "preload/fresh.h"
+#include "preload/listeners.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
@@ -289,6 +290,11 @@ RR_NOINLINE int set_on_stream(int fd, int level, int name, const void* value, so
   return cancellation::no_point<stream_setsockopt>(fd, level, name, value, len);
 }
 
+// A program asks so what it has inherited, before it forks workers that accept there.
+constexpr bool looks_at_what_it_was_given(int level, int name) noexcept {
+  return level == SOL_SOCKET && (name == SO_TYPE || name == SO_ACCEPTCONN);
+}
+
 // An option that is asked for later, of a socket that may be a stream by then.
 RR_NOINLINE int note_and_set(int fd, int level, int name, const void* value, socklen_t len) {
   const int result = descriptors::managed(fd) ? set_on_stream(fd, level, name, value, len)
@@ -325,6 +331,11 @@ int rr_ioctl(int fd, unsigned long request, void* arg) {
 }
 
 int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
+  if (hardly_ever(looks_at_what_it_was_given(level, name)) && !descriptors::managed(fd)) {
+    const int result = real().getsockopt(fd, level, name, value, len);
+    if (result == 0) consider_unknown_listener(fd);
+    return result;
+  }
   const bool ours =
       (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_ZEROCOPY_RECEIVE)) ||
       (level == SOL_SOCKET && name == SO_ERROR);

@@ -251,6 +251,12 @@ bool Agent::holds_alone(const Stream& stream) noexcept {
   return family_.alone(stream.share());
 }
 
+bool Agent::has_back(Stream& stream) noexcept {
+  if (!holds_alone(stream)) return false;
+  const bool lent = stream.lent().load(std::memory_order_acquire) != 0;
+  return !lent || (options_.take_back != nullptr && options_.take_back(stream));
+}
+
 void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   // None is promoted while we wait for another. What is on TCP may be promoted after a fork.
   const bool may_go_on = reason == Reason::kFork || reason == Reason::kExec;

@@ -61,6 +61,9 @@ struct AgentOptions {
   // `remote`. True: there are others. Called on the agent thread; null: there are never any.
   enum class Untold : std::uint8_t { kAll, kOld, kAccepted };
   bool (*tell)(Untold which, const Endpoint& remote) noexcept = nullptr;
+  // Takes a stream back that is lent to the kernel's epoll instances; false: another process has one of them, or
+  // the program is to modify it first. Called on the agent thread; null: none is ever lent.
+  bool (*take_back)(Stream& stream) noexcept = nullptr;
 };
 
 class Agent final : public StreamHost, public TransportEvents {
@@ -87,10 +90,10 @@ class Agent final : public StreamHost, public TransportEvents {
   // Stream::close_by_program() said; if not, the process does not end before it is (leave_all()).
   void stream_closed(Stream& stream, bool over) noexcept;
 
-  // Answers promotion requests for a listening socket bound to `local`. Returns when requests are
-  // answered, or cannot be, but within kListenWaitNs: a client that asks too early is told that
-  // nobody is there, and remembers it.
-  void listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept;
+  // Answers promotion requests for a listening socket bound to `local`. If it `waits`, it returns when requests
+  // are answered, or cannot be, but within kListenWaitNs: a client that asks too early is told that nobody is
+  // there, and remembers it.
+  void listen(const Endpoint& local, bool via_shm, bool via_rdma, bool waits = true) noexcept;
   // The program has closed it. Requests are answered for as long as what it accepted is open: peers
   // ask under its address, and a program may close it after the one connection that it waits for.
   void unlisten(const Endpoint& local) noexcept;
@@ -323,6 +326,8 @@ class Agent final : public StreamHost, public TransportEvents {
   void be_found() noexcept;
   StreamPtr accepted(const FourTuple& tuple) noexcept RR_EXCLUDES(mutex_);
   enum class Look : std::uint8_t { kAnswered, kWaits, kWaitsForRoom };
+  // Whether no other process has the stream or an epoll instance that it is lent to; if so, it is lent no longer.
+  bool has_back(Stream& stream) noexcept;
   Look look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
                bool last) noexcept;
   void look_up_again(PromotionId id, bool last) noexcept;

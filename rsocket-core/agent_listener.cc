@@ -18,7 +18,7 @@ bool may_accept_at(const Endpoint& listener, const Endpoint& local) noexcept {
 
 }  // namespace
 
-void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept {
+void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma, bool waits) noexcept {
   const int saved = errno;
   try {
     MutexLock lock(mutex_);
@@ -32,8 +32,10 @@ void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma) noexcept 
   if (ensure_thread()) {
     std::shared_ptr<Done> done;
     try {
-      done = std::make_shared<Done>();
-      done->fd = sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+      if (waits) {
+        done = std::make_shared<Done>();
+        done->fd = sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+      }
     } catch (const std::bad_alloc&) {
     }
     post({Task::kListen, nullptr, local, -1, done});

@@ -192,6 +192,7 @@ void Agent::start(const StreamPtr& stream) noexcept {
     settle_refusal(stream, Reason::kNoMemory, Reason::kNone);
     return;
   }
+  if (stream->shared()) has_back(*stream);  // if not, the next says so
   Reason why_not = stream->promotion_started(nonce);
   if (why_not == Reason::kNone && held_.load() > 0) why_not = Reason::kBusy;  // as leave_all() may not know
   if (why_not != Reason::kNone) {
@@ -466,7 +467,7 @@ Agent::Look Agent::look_up(Transport& transport, PromotionId id, const Promotion
   const bool shared = stream != nullptr && stream->shared();
   const bool may_be_forked = stream != nullptr && family_.exists() && !shared &&
                              stream->config().wait_ns == 0 && stream->awaits_use();
-  const bool is_here = stream != nullptr && !may_be_forked && (!shared || holds_alone(*stream));
+  const bool is_here = stream != nullptr && !may_be_forked && (!shared || has_back(*stream));
   if (is_here && (!shared || last || !stream->awaits_use())) {
     if (stream->kept() != Reason::kNone) {
       if (!last) return Look::kWaits;  // apply_to_all()

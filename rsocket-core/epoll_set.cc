@@ -190,7 +190,7 @@ void EpollSet::take_inner() noexcept {
     const bool of_channel = (events[i].data.u64 & 1) == kOfChannel;
     const auto it = items_.find(named);
     Item* there = it != items_.end() ? it->second.get() : of_channel ? find_any(named) : nullptr;
-    if (there == nullptr) continue;  // the eventfd, or gone
+    if (there == nullptr || there->lent) continue;  // the eventfd, or gone
     Item& item = *there;
     if (of_channel) {
       item.stream->after_sleep(&item);  // which tells the stream's other items

@@ -20,7 +20,9 @@
 // not while the program is at work or the wait polls: a stream whose channel is not armed stays in
 // the queue.
 //
-// A stream that is the kernel's for good moves into the program's instance and is forgotten here.
+// A stream that is the kernel's for good moves into the program's instance and is forgotten here. At a fork a
+// stream is lent: it moves into the program's instance, which a child then has as well, and its item stays here,
+// asleep, until no other process has the stream and the instance.
 //
 // Thread rule: any thread. Its mutex is taken before a stream's; nobody sleeps with it.
 #pragma once
@@ -62,8 +64,10 @@ class EpollSet {
   // number is being closed.
   int add(const StreamPtr& stream, int fd, const epoll_event& event, bool disabled) noexcept
       RR_EXCLUDES(mutex_);
-  // ENOENT: the stream is not here under this number, and is the kernel's to answer for.
-  int modify(const Stream& stream, int fd, const epoll_event& event) noexcept RR_EXCLUDES(mutex_);
+  // ENOENT: the stream is not here under this number, and is the kernel's to answer for. `alone`: if it is lent, it
+  // is taken back, as no other process has it or the instance.
+  int modify(const Stream& stream, int fd, const epoll_event& event, bool alone = false) noexcept
+      RR_EXCLUDES(mutex_);
   int remove(const Stream& stream, int fd) noexcept RR_EXCLUDES(mutex_);
   bool has(const Stream& stream, int fd) noexcept RR_EXCLUDES(mutex_);
   // The program has closed the last descriptor of `stream`. Before it is closed.
@@ -72,6 +76,24 @@ class EpollSet {
   void number_goes(const Stream& stream, int fd, bool gone) noexcept RR_EXCLUDES(mutex_);
   // Streams that are the kernel's for good by now go to it.
   void hand_back() noexcept RR_EXCLUDES(mutex_);
+
+  // ---- Lent to the kernel
+  // The process is about to fork: the kernel answers for all streams that it can serve.
+  void lend_all() noexcept RR_EXCLUDES(mutex_);
+  enum class Lent : std::uint8_t {
+    kNot,
+    kReturnable,
+    kUntilModified,  // EPOLLONESHOT: nobody can say whether the kernel has told of it
+  };
+  Lent lent(const Stream& stream) noexcept RR_EXCLUDES(mutex_);
+  // The set answers for it again. REQUIRES: kReturnable, and no other process has the stream or the instance.
+  void take_back(const Stream& stream) noexcept RR_EXCLUDES(mutex_);
+  // What the process' family calls the instance (Family::Share); 0: it is not entered there.
+  std::uint64_t share() const noexcept { return share_.load(std::memory_order_relaxed); }
+  void set_share(std::uint64_t share) noexcept { share_.store(share, std::memory_order_relaxed); }
+  std::uint64_t take_share() noexcept { return share_.exchange(0, std::memory_order_relaxed); }
+  // The instance is the parent's, with its streams.
+  bool foreign() const noexcept { return foreign_.load(std::memory_order_relaxed); }
 
   // The inner instance's event, which no program may see, and which a wait that began before the set was
   // made, or under a number that was never seen, may find. hide() takes it out of a wait's `count`
@@ -127,6 +149,7 @@ class EpollSet {
     bool owes_room = false;      // room to send, for which the carrier changed just then
     bool keeps = false;          // EPOLLEXCLUSIVE: what is there is this one's to tell
     bool put_off = false;        // its channel is not armed, and had nothing new at the last look
+    bool lent = false;           // the kernel has it, unless it is disabled
 
     // What was known at the last look: an edge is a difference.
     alignas(kLineBytes) std::uint64_t seen_arrivals = 0;
@@ -190,6 +213,11 @@ class EpollSet {
   bool watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   void watch_channel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   void give_to_kernel(Item& item) noexcept RR_REQUIRES(mutex_);
+  bool kernel_can_have(const Item& item) const noexcept RR_REQUIRES(mutex_);
+  void take_out(Item& item) noexcept RR_REQUIRES(mutex_);
+  void lend(Item& item) noexcept RR_REQUIRES(mutex_);
+  bool take_back(Item& item) noexcept RR_REQUIRES(mutex_);
+  int modify_lent(Item& item, const epoll_event& event) noexcept RR_REQUIRES(mutex_);
   void erase(Item& item) noexcept RR_REQUIRES(mutex_);
   void enqueue(Item& item) noexcept RR_REQUIRES(mutex_);
   void take_dirty() noexcept RR_REQUIRES(mutex_);
@@ -219,6 +247,7 @@ class EpollSet {
   int inner_;
   int wake_;
   std::atomic<bool> foreign_{false};
+  std::atomic<std::uint64_t> share_{0};
 
   Mutex mutex_;
   Items items_ RR_GUARDED_BY(mutex_);

@@ -55,6 +55,7 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
   if ((event.events & EPOLLEXCLUSIVE) != 0 && (event.events & ~kExclusiveAllows) != 0) {
     return EINVAL;
   }
+  if (foreign()) return ENOMEM;  // there is no inner instance here
   MutexLock lock(mutex_);
   if (find(*stream, fd) != nullptr) return EEXIST;
   std::uint64_t number = 0;
@@ -102,11 +103,12 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
   return 0;
 }
 
-int EpollSet::modify(const Stream& stream, int fd, const epoll_event& event) noexcept {
+int EpollSet::modify(const Stream& stream, int fd, const epoll_event& event, bool alone) noexcept {
   MutexLock lock(mutex_);
   Item* item = find(stream, fd);
   if (item == nullptr) return ENOENT;
   if ((event.events & EPOLLEXCLUSIVE) != 0 || (item->mask & EPOLLEXCLUSIVE) != 0) return EINVAL;
+  if (item->lent && !(alone && take_back(*item))) return modify_lent(*item, event);
   item->mask = event.events;
   item->data = event.data;
   item->disabled = false;
@@ -123,6 +125,11 @@ int EpollSet::remove(const Stream& stream, int fd) noexcept {
   MutexLock lock(mutex_);
   Item* item = find(stream, fd);
   if (item == nullptr) return ENOENT;
+  if (item->lent && !item->disabled) {
+    const int saved = errno;
+    control(number(), EPOLL_CTL_DEL, fd, 0, 0);
+    errno = saved;
+  }
   erase(*item);
   return 0;
 }
@@ -136,8 +143,15 @@ void EpollSet::number_goes(const Stream& stream, int fd, bool gone) noexcept {
   MutexLock lock(mutex_);
   for (std::uint64_t number = 0; number < numbers_; ++number) {
     const auto it = items_.find(key_of(stream, number));
-    if (it == items_.end() || it->second->kernel_fd != fd) continue;
+    if (it == items_.end()) continue;
     Item& item = *it->second;
+    if (item.lent && item.fd == fd) {
+      // Nobody can take it out of the kernel's instance any more.
+      item.stream->pin(Reason::kEpoll, 0);
+      erase(item);
+      continue;
+    }
+    if (item.kernel_fd != fd) continue;
     if (gone || (item.mask & EPOLLET) != 0) {
       // An edge that the kernel has told would be told again if the socket was put in anew.
       item.kernel_fd = kUnnamed;
@@ -153,22 +167,117 @@ void EpollSet::hand_back() noexcept {
   MutexLock lock(mutex_);
   for (auto it = items_.begin(); it != items_.end();) {
     Item& item = *(it++)->second;
+    if (item.stream->on_kernel_for_good() && !item.disabled && !item.lent) give_to_kernel(item);
+  }
+}
+
+void EpollSet::lend_all() noexcept {
+  MutexLock lock(mutex_);
+  if (foreign()) return;
+  for (auto it = items_.begin(); it != items_.end();) {
+    Item& item = *(it++)->second;
+    if (item.lent) continue;
+    if (!item.stream->on_kernel_for_good() && item.stream->can_be_shared()) {
+      if (kernel_can_have(item)) {
+        lend(item);
+        continue;
+      }
+      item.stream->pin(Reason::kFork, 0);
+    }
     if (item.stream->on_kernel_for_good() && !item.disabled) give_to_kernel(item);
   }
 }
 
-// Out of everything; the descriptors are still open, or were closed with the channel.
-void EpollSet::erase(Item& item) noexcept {
+EpollSet::Lent EpollSet::lent(const Stream& stream) noexcept {
+  MutexLock lock(mutex_);
+  Lent all = Lent::kNot;
+  for (std::uint64_t number = 0; number < numbers_; ++number) {
+    const auto it = items_.find(key_of(stream, number));
+    if (it == items_.end() || !it->second->lent) continue;
+    const Item& item = *it->second;
+    if ((item.mask & EPOLLONESHOT) != 0 && !item.disabled) return Lent::kUntilModified;
+    all = Lent::kReturnable;
+  }
+  return all;
+}
+
+void EpollSet::take_back(const Stream& stream) noexcept {
+  MutexLock lock(mutex_);
+  for (std::uint64_t number = 0; number < numbers_; ++number) {
+    const auto it = items_.find(key_of(stream, number));
+    if (it == items_.end() || !it->second->lent || !take_back(*it->second)) continue;
+    if (!it->second->disabled) changed(*it->second);
+  }
+}
+
+// Whether the kernel's instance can have it so that it can be taken out again. Nobody could say which of the
+// processes an EPOLLEXCLUSIVE event was for.
+bool EpollSet::kernel_can_have(const Item& item) const noexcept {
+  return (item.mask & EPOLLEXCLUSIVE) == 0 && item.kernel_fd != kUnnamed &&
+         same_socket(item.fd, item.stream->fd());
+}
+
+// REQUIRES: kernel_can_have().
+void EpollSet::lend(Item& item) noexcept {
   const int saved = errno;
+  take_out(item);
+  item.kernel_fd = item.channel_fd = kNone;
+  item.put_off = item.owes_room = item.arrived = item.tell_all = false;
+  item.kernel_bits = 0;
+  item.lent = true;
+  item.stream->lent().fetch_add(1, std::memory_order_acq_rel);
+  if (!item.disabled) control(number(), EPOLL_CTL_ADD, item.fd, item.mask, item.data.u64);
+  errno = saved;
+}
+
+// False: the kernel has it no longer under the number that the program gave. It stays on TCP then.
+bool EpollSet::take_back(Item& item) noexcept {
+  const int saved = errno;
+  const bool taken = item.disabled || control(number(), EPOLL_CTL_DEL, item.fd, 0, 0) == 0;
+  errno = saved;
+  if (!taken) return false;
+  item.lent = false;
+  item.stream->lent().fetch_sub(1, std::memory_order_acq_rel);
+  item.fresh = true;
+  item.stream->waiters().add(item);
+  return true;
+}
+
+int EpollSet::modify_lent(Item& item, const epoll_event& event) noexcept {
+  const int saved = errno;
+  const int op = item.disabled ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  const bool done = control(number(), op, item.fd, event.events, event.data.u64) == 0;
+  const int error = done ? 0 : errno;
+  errno = saved;
+  if (!done) return error;
+  item.mask = event.events;
+  item.data = event.data;
+  item.disabled = false;
+  return 0;
+}
+
+// Of the lists and the inner instance; the descriptors are still open, or were closed with the channel.
+void EpollSet::take_out(Item& item) noexcept {
   item.stream->waiters().remove(item);
-  item.stream->in_epoll_sets().fetch_sub(1, std::memory_order_relaxed);
   {
     MutexLock lock(dirty_mutex_);
     if (item.dirty) dirty_.erase(dirty_.iterator_to(item));
+    item.dirty = false;
     any_dirty_.store(!dirty_.empty(), std::memory_order_relaxed);
   }
   if (item.queued) queue_.erase(queue_.iterator_to(item));
+  item.queued = false;
   if (item.kernel_fd >= 0) control(inner_, EPOLL_CTL_DEL, item.kernel_fd, 0, 0);
+}
+
+void EpollSet::erase(Item& item) noexcept {
+  const int saved = errno;
+  if (item.lent) {
+    item.stream->lent().fetch_sub(1, std::memory_order_acq_rel);
+  } else {
+    take_out(item);
+  }
+  item.stream->in_epoll_sets().fetch_sub(1, std::memory_order_relaxed);
   const StreamPtr stream = item.holds;
   const int channel_fd = item.channel_fd;
   sys::close_quietly(item.own_fd);

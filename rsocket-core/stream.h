@@ -237,6 +237,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // closed.
   static constexpr unsigned kEntersNoMore = 1U << 31;
   std::atomic<unsigned>& in_epoll_sets() noexcept { return in_epoll_sets_; }
+  // In how many of them the kernel answers for it, until no other process has it (EpollSet::lend_all()).
+  std::atomic<unsigned>& lent() noexcept { return lent_; }
   WaitList& waiters() noexcept { return waiters_; }
 
   // ---- Life of the descriptor
@@ -656,6 +658,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   WaitList waiters_;
   std::atomic<unsigned> in_epoll_sets_{0};
+  std::atomic<unsigned> lent_{0};
 
   // Written under both locks, read under either.
   Nonce nonce_{};       // ours: what the peer's frames start with

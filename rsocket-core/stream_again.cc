@@ -10,7 +10,8 @@ namespace {
 
 constexpr unsigned kMaxRetries = 6;
 constexpr std::int64_t kFirstForkPauseNs = 250'000'000;
-constexpr std::int64_t kLongestForkPauseNs = 30'000'000'000;
+constexpr std::int64_t kLongestForkPauseNs = 4'000'000'000;
+constexpr std::int64_t kWellAfterForkNs = 1'000'000'000;
 constexpr std::int64_t kReadPauseNs = 10'000'000;
 constexpr std::int64_t kFirstPauseNs = 1'000'000'000;
 constexpr unsigned kPauseDoublings = 6;
@@ -177,11 +178,15 @@ void Stream::ask_for_room() noexcept {
   room_pauses_ = std::min(room_pauses_ + 1, kRoomPauseDoublings);
 }
 
-// As often as it takes: a server's child may end today or tomorrow.
+// As often as it takes: a server's child may end today or tomorrow. More seldom each time, unless the last channel
+// held for a while.
 void Stream::ask_after_fork() noexcept {
+  const std::int64_t now = sys::now_ns();
+  if (switched_ns_ != 0 && now - switched_ns_ >= kWellAfterForkNs) fork_pauses_ = 0;
+  switched_ns_ = 0;
   const std::int64_t pause = std::min(kFirstForkPauseNs << fork_pauses_, kLongestForkPauseNs);
   if (pause < kLongestForkPauseNs) ++fork_pauses_;
-  ask_at(sys::now_ns() + pause);
+  ask_at(now + pause);
 }
 
 // As often as it takes, and more seldom each time, unless the last channel held for long: what fails

@@ -23,9 +23,7 @@ bool Stream::nonblocking() const noexcept {
 
 bool Stream::shareable() noexcept {
   return state() == State::kOnTcp && !pinned_ && !gave_up_ && boundary_ == kNoBoundary &&
-         kernel_takes_bytes() && !app_closed_ && !shut_rd_ &&
-         standing_.error() == 0 &&
-         in_epoll_sets_.load(std::memory_order_relaxed) == 0;
+         kernel_takes_bytes() && !app_closed_ && !shut_rd_ && standing_.error() == 0;
 }
 
 bool Stream::can_be_shared() noexcept {
@@ -80,7 +78,7 @@ bool Stream::awaits_use() noexcept {
 // others have sent and received is counted as ours then; but what differs from that later was done by
 // this process without the library, and the kernel's counters tell.
 Reason Stream::become_alone() noexcept {
-  if (!host_->holds_alone(*this)) return Reason::kFork;
+  if (lent_.load(std::memory_order_acquire) != 0 || !host_->holds_alone(*this)) return Reason::kFork;
   const int flags = sys::fcntl(fd(), F_GETFL);
   if (flags < 0) return Reason::kBusy;
   if (!kernel_counted_the_same() && !count_from_here()) return Reason::kBusy;

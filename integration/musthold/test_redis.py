@@ -5,6 +5,8 @@
 
 import pytest
 
+from lib import processes
+
 from . import support
 from .test_programs import check_idle, check_promoted, fixture_eager, fixture_host, \
     needs, output, server  # pylint: disable=unused-import
@@ -119,8 +121,7 @@ def test_redis_replica_that_loads_from_the_socket(host, eager, way):
             support.wait_for(in_step, "the replica to have loaded", support.ANSWER_S)
             digests = [same_digest(first, second)]
             if environment:
-                support.wait_for(lambda: {stream["reason"] for stream in host.streams(primary.pid)}
-                                 == {"fork"}, f"the reason: {host.streams(primary.pid)}")
+                host.wait_for_channels(primary.pid, 1, support.ANSWER_S)
             # Loaded again while the primary is written to, on top of what is there.
             ask(first, "debug", "change-repl-id")
             ask(first, "client", "kill", "type", "replica")
@@ -151,3 +152,32 @@ def same_digest(first, second):
     support.wait_for(lambda: ask(second, "debug", "digest") == digest != "0" * 40,
                      f"the replica to have {digest}", support.ANSWER_S)
     return digest
+
+
+CLIENTS = 20
+SAVES = 3
+BACK_S = 10
+
+
+@needs("redis-server", "redis-cli", "redis-benchmark")
+def test_all_clients_are_on_channels_again_after_each_save(host, eager):
+    port = support.free_port()
+    with redis(host, "saving", port, eager) as child:
+        command = ["redis-benchmark", "-p", port, "-c", CLIENTS, "-n", 100_000_000, "-t", "get"]
+        load = processes.Child(command, host.directory / "load.log", eager)
+        try:
+            host.wait_for_channels(child.pid, CLIENTS)
+            for _ in range(SAVES):
+                before = int(information(port, "total_forks"))
+                ask(port, "BGSAVE")
+                support.wait_for(lambda: int(information(port, "total_forks")) > before
+                                 and information(port, "rdb_bgsave_in_progress") == "0", "the save")
+                host.wait_for_channels(child.pid, CLIENTS, BACK_S)
+        finally:
+            load.kill()
+
+
+def information(port, name):
+    """One value of INFO, asked over a connection of its own, which is not preloaded."""
+    lines = ask(port, "INFO").splitlines()
+    return next(line.split(":")[1] for line in lines if line.startswith(f"{name}:"))

@@ -126,6 +126,51 @@ TEST(EpollSet, WhoTakesOneEventAtATimeHearsOfTheKernelsWithinARoundOfTheStreams)
   }
 }
 
+// What the kernel alone has in an instance, as a forked child does.
+bool kernel_tells(const Instance& instance, std::uint64_t data) {
+  epoll_event event{};
+  return ::epoll_wait(instance.fd, &event, 1, 0) == 1 && event.data.u64 == data;
+}
+
+TEST(EpollSet, AStreamThatIsLentIsTheKernelsUntilItIsTakenBack) {
+  using Lent = EpollSet::Lent;
+  StreamPair p;
+  Instance instance;
+  ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(EPOLLIN, 7), false), 0);
+  instance.set->lend_all();
+  EXPECT_EQ(instance.set->lent(*p.a), Lent::kReturnable);
+  EXPECT_EQ(1, send_text(*p.b, "a"));
+  EXPECT_TRUE(kernel_tells(instance, 7));
+  EXPECT_EQ(instance.ready(), Ready({{7, EPOLLIN}}));
+  EXPECT_EQ(instance.set->modify(*p.a, p.a_fd, event_of(EPOLLIN, 8)), 0);
+  EXPECT_TRUE(kernel_tells(instance, 8));
+  instance.set->take_back(*p.a);
+  EXPECT_EQ(instance.set->lent(*p.a), Lent::kNot);
+  EXPECT_EQ(instance.ready(), Ready({{8, EPOLLIN}}));
+  EXPECT_EQ("a", recv_text(*p.a, 10));
+  EXPECT_EQ(instance.ready(), Ready());
+  p.promote();
+  EXPECT_EQ(1, send_text(*p.b, "b"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{8, EPOLLIN}}));
+}
+
+TEST(EpollSet, AOneshotThatIsLentComesBackWithItsNextChange) {
+  using Lent = EpollSet::Lent;
+  StreamPair p;
+  Instance instance;
+  const std::uint32_t mask = EPOLLIN | EPOLLONESHOT;
+  ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(mask, 1), false), 0);
+  instance.set->lend_all();
+  EXPECT_EQ(1, send_text(*p.b, "a"));
+  EXPECT_EQ(instance.ready(), Ready({{1, EPOLLIN}}));
+  EXPECT_EQ(instance.ready(), Ready()) << "it has fired in the kernel";
+  EXPECT_EQ(instance.set->lent(*p.a), Lent::kUntilModified);
+  EXPECT_EQ(instance.set->modify(*p.a, p.a_fd, event_of(mask, 2), true), 0);
+  EXPECT_EQ(instance.set->lent(*p.a), Lent::kNot);
+  EXPECT_EQ(instance.ready(), Ready({{2, EPOLLIN}}));
+  EXPECT_EQ(instance.ready(), Ready());
+}
+
 TEST(EpollSet, AnEdgeIsNotLostWhileTheCarrierChanges) {
   for (int at = 0; at < 3; ++at) {
     StreamPair p;

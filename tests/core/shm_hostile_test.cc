@@ -1,8 +1,12 @@
 // Peers and impostors that say what they like.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <vector>
@@ -564,6 +568,44 @@ TEST(ShmTransportHostile, TakesAnEndWithoutAnAnswerForAGonePeer) {
   impostor.hang_up();
   ASSERT_TRUE(run_until({client.transport.get()}, [&] { return client.agent.has_outcome(); }));
   EXPECT_EQ(client.agent.refused.back().reason, Reason::kPeerGone);
+}
+
+// Whether a packet is the user nobody's, for a receiver in the initial user namespace, or in one that has no names.
+bool is_nobodys_packet(bool without_names) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return false;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const pid_t sender = ::fork();
+    if (sender == 0) {
+      const bool becomes = without_names || ::setuid(65534) == 0;
+      char byte = 0;
+      // Once the receiver is ready.
+      const bool ready = becomes && ::recv(pair[0], &byte, 1, 0) == 1;
+      ::_exit(ready && ::send(pair[0], "x", 1, 0) == 1 ? 0 : 1);
+    }
+    if (without_names && ::unshare(CLONE_NEWUSER) != 0) ::_exit(2);
+    if (!receive_credentials(pair[1]) || ::send(pair[1], "x", 1, 0) != 1) ::_exit(3);
+    ::waitpid(sender, nullptr, 0);
+    ShmPacket packet;
+    if (packet.receive(pair[1]) != ShmPacket::Got::kPacket) ::_exit(4);
+    ::_exit(packet.from_user(65534) ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  for (const int end : pair) ::close(end);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) <= 1) << status;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 1;
+}
+
+TEST(ShmPacket, TheUserNobodyIsOneUserOnlyWhereAllUsersHaveNames) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  unsigned first = 1;
+  unsigned outside = 1;
+  unsigned count = 0;
+  std::ifstream("/proc/self/uid_map") >> first >> outside >> count;
+  EXPECT_EQ(is_nobodys_packet(false), count == ~0U);
+  EXPECT_FALSE(is_nobodys_packet(true));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 
 #include "tests/preload/actor.h"
 
@@ -244,6 +245,60 @@ SCENARIO(numbers_taken_over_beside_promotions, 0) {
   }
   a.log("wrong: %d", wrong);
   ::close(file);
+}
+
+// As a server takes over its predecessor's listener.
+SCENARIO(a_listener_that_was_given, kStaysOnChannel) {
+  a.meet();
+  int given = -1;
+  a.server([&] {
+    int pair[2];
+    a.result("socketpair", ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+    const int listener = a.listening();
+    char byte = 'x';
+    iovec piece{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof listener)] = {};
+    msghdr message{};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof listener);
+    std::memcpy(CMSG_DATA(part), &listener, sizeof listener);
+    a.result("sendmsg", ::sendmsg(pair[0], &message, 0));
+    a.result("recvmsg", ::recvmsg(pair[1], &message, MSG_CMSG_CLOEXEC));
+    std::memcpy(&given, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof given);
+    for (const int option : {SO_TYPE, SO_ACCEPTCONN}) {
+      int value = -1;
+      socklen_t length = sizeof value;
+      a.result("getsockopt", ::getsockopt(given, SOL_SOCKET, option, &value, &length));
+      a.log("%d", value);
+    }
+    errno = 0;
+    a.result("getsockopt", ::getsockopt(given, SOL_SOCKET, SO_TYPE, nullptr, nullptr));
+    for (const int end : pair) ::close(end);
+  });
+  for (int round = 0; round < 2; ++round) {
+    int fd = -1;
+    if (a.is_client()) {
+      fd = a.connect_blocking();
+    } else {
+      fd = ::accept4(given, nullptr, nullptr, SOCK_CLOEXEC);
+      a.log("accept4: %d", fd >= 0);
+    }
+    a.sync();
+    a.client([&] { a.send(fd, "ping"); });
+    a.server([&] {
+      a.recv(fd, 16);
+      a.send(fd, "pong");
+    });
+    a.client([&] { a.recv(fd, 16); });
+    a.both([&] { a.close(fd); });
+  }
+  a.server([&] { a.close(given); });
 }
 
 }  // namespace ringroad::test

@@ -10,7 +10,8 @@
 //   forking_program passed      as late; the parent has sent it to itself over a Unix socket before
 //   forking_program stdio       as child; the child has it as its standard input and output
 //   forking_program helper      accepts and serves; for each line of its own input it forks a child, which
-//                               ends with the next one
+//                               ends with the next one. helper level, edge or oneshot: it waits by epoll so;
+//                               helper keeper: as level, and the child closes the connection, and has the instance
 //   forking_program failing     accepts and serves; for each line of its own input it tries to become a
 //                               program that there is not
 //   forking_program seccomp     as child; the child may read and write, and nothing else
@@ -19,6 +20,8 @@
 //   forking_program handover N  as prefork; the one that listened lives, and closes the listener at the
 //                               first line of its input
 //   forking_program daemon N    as prefork, from a child of the process that listened, which ends
+//   forking_program heir        listens and becomes itself, which accepts and echoes, one connection at a time
+//   forking_program heirs N     as prefork, by what the one that listened has become
 //
 // And clients that fork: forking_program connect PORT connects, forks and ends; its child sends each
 // line of its input and prints the answer. forking_program connecting PORT forks before its connection is
@@ -31,6 +34,7 @@
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -38,6 +42,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -103,20 +108,74 @@ void pass_to_oneself(int fd) {
   sendmsg(pair[0], &message, 0);
 }
 
+// Until the connection or the input has something to say.
+class Waiting {
+ public:
+  Waiting(const std::string& way, int fd) : fd_(fd), way_(way) {
+    if (way.empty()) return;
+    instance_ = epoll_create1(EPOLL_CLOEXEC);
+    control(EPOLL_CTL_ADD, fd, mask());
+    control(EPOLL_CTL_ADD, STDIN_FILENO, EPOLLIN);
+  }
+  ~Waiting() {
+    if (instance_ >= 0) close(instance_);
+  }
+  bool wait(bool& peer, bool& input) {
+    if (instance_ < 0) {
+      pollfd set[2] = {{fd_, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+      if (poll(set, 2, -1) < 0) return false;
+      peer = set[0].revents != 0;
+      input = set[1].revents != 0;
+      return true;
+    }
+    epoll_event event{};
+    if (epoll_wait(instance_, &event, 1, -1) != 1) return false;
+    peer = event.data.fd == fd_;
+    input = !peer;
+    return true;
+  }
+  // What the connection had to say has been read.
+  void heard() {
+    if (way_ == "oneshot") control(EPOLL_CTL_MOD, fd_, mask());
+  }
+
+ private:
+  std::uint32_t mask() const {
+    return EPOLLIN | (way_ == "edge" ? EPOLLET : 0U) | (way_ == "oneshot" ? EPOLLONESHOT : 0U);
+  }
+  void control(int op, int fd, std::uint32_t events) const {
+    epoll_event event{};
+    event.events = events;
+    event.data.fd = fd;
+    epoll_ctl(instance_, op, fd, &event);
+  }
+
+  int fd_;
+  std::string way_;
+  int instance_ = -1;
+};
+
 // Serves, and does what a line of its own input asks for. Until the connection ends.
-void serve_and_obey(const std::string& mode, int fd) {
+void serve_and_obey(const std::string& mode, const std::string& way, int fd) {
   announce(fd);
+  Waiting waiting(way, fd);
   pid_t helper = 0;
   int told[2] = {-1, -1};
   char line[4096];
   for (;;) {
-    pollfd set[2] = {{fd, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
-    if (poll(set, 2, -1) < 0) return;
-    if (set[0].revents != 0) {
-      const ssize_t n = recv(fd, line, sizeof line, 0);
-      if (n <= 0 || send(fd, line, static_cast<size_t>(n), MSG_NOSIGNAL) != n) return;
+    bool peer = false;
+    bool input = false;
+    if (!waiting.wait(peer, input)) return;
+    if (peer) {
+      ssize_t n;
+      do {  // an edge is told once
+        n = recv(fd, line, sizeof line, way == "edge" ? MSG_DONTWAIT : 0);
+        if (n < 0 && errno == EAGAIN) break;
+        if (n <= 0 || send(fd, line, static_cast<size_t>(n), MSG_NOSIGNAL) != n) return;
+      } while (way == "edge");
+      waiting.heard();
     }
-    if (set[1].revents == 0) continue;
+    if (!input) continue;
     if (read(STDIN_FILENO, line, 1) != 1) return;
     if (line[0] != '\n') continue;
     if (mode == "failing") {
@@ -132,6 +191,7 @@ void serve_and_obey(const std::string& mode, int fd) {
       helper = fork();
       if (helper == 0) {
         close(told[1]);
+        if (way == "keeper") close(fd);
         _exit(read(told[0], line, 1) == 0 ? 0 : 1);
       }
       close(told[0]);
@@ -141,9 +201,9 @@ void serve_and_obey(const std::string& mode, int fd) {
   }
 }
 
-void one(const std::string& mode, int fd) {
+void one(const std::string& mode, const std::string& way, int fd) {
   if (mode == "helper" || mode == "failing") {
-    serve_and_obey(mode, fd);
+    serve_and_obey(mode, way, fd);
     close(fd);
     return;
   }
@@ -302,11 +362,36 @@ int connect_and_become(int port) {
   return 0;
 }
 
+// Becomes this program anew, with the listener at the number that it is told.
+int become_heir(const std::string& workers) {
+  const std::string number = std::to_string(dup(listener));
+  execl("/proc/self/exe", "forking_program", "given", number.c_str(), workers.c_str(),
+        static_cast<char*>(nullptr));
+  return 1;
+}
+
+int use_what_was_given(int given, int workers) {
+  listener = given;
+  if (workers > 0) {
+    int type = 0;
+    socklen_t length = sizeof type;
+    if (getsockopt(listener, SOL_SOCKET, SO_TYPE, &type, &length) != 0) return 1;
+    return prefork(workers, false);
+  }
+  for (;;) {
+    const int fd = accept(listener, nullptr, nullptr);
+    if (fd < 0) return 1;
+    serve(fd, fd);
+    close(fd);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   const int number = argc > 2 ? std::atoi(argv[2]) : 0;
+  if (mode == "given") return use_what_was_given(number, std::atoi(argv[3]));
   if (mode == "connect") return connect_and_fork(number);
   if (mode == "connecting") return fork_while_connecting(number);
   if (mode == "becoming") return connect_and_become(number);
@@ -322,6 +407,7 @@ int main(int argc, char** argv) {
   }
   std::printf("port %d.\n", ntohs(at.sin_port));
   std::fflush(stdout);
+  if (mode == "heir" || mode == "heirs") return become_heir(std::to_string(number));
   if (mode == "daemon" && fork() != 0) _exit(0);
   if (mode == "prefork" || mode == "daemon" || mode == "handover") {
     return prefork(number, mode == "handover");
@@ -329,6 +415,6 @@ int main(int argc, char** argv) {
   for (;;) {
     const int fd = accept4(listener, nullptr, nullptr, type);
     if (fd < 0) return 1;
-    one(mode, fd);
+    one(mode, mode == "helper" && argc > 2 ? argv[2] : "", fd);
   }
 }

@@ -38,12 +38,12 @@ class ForkingTest : public testing::Test {
         environment_(environment_with({"LD_PRELOAD=" RINGROAD_LIBRARY, "RINGROAD_POLICY=" + policy_,
                                        "RINGROAD_RUNTIME_DIR=" + directory_.path() + "/run"})) {}
 
-  std::unique_ptr<Program> start_server(const std::vector<std::string>& words) {
+  std::unique_ptr<Program> start_server(const std::vector<std::string>& words, bool forks_at_once = true) {
     std::vector<std::string> argv{RINGROAD_FORKING};
     argv.insert(argv.end(), words.begin(), words.end());
     auto server = std::make_unique<Program>(argv, environment_);
     EXPECT_TRUE(server->wait_for("port ", kTimeoutMs));
-    const bool prefork = words.size() > 1;
+    const bool prefork = words.size() > 1 && forks_at_once;
     EXPECT_TRUE(!prefork || server->wait_for("master ", kTimeoutMs));
     port_ = std::to_string(number_after(server->out(), "port "));
     return server;
@@ -192,6 +192,24 @@ TEST_F(ForkingTest, TheChildIsPromotedWhenTheParentHasClosedItsCopy) {
   EXPECT_TRUE(says(server->pid(), client, Reason::kFork));
   server->write("close\n");
   EXPECT_TRUE(promoted(child, client));
+}
+
+TEST_F(ForkingTest, AListenerFromBeforeAnExecIsAnsweredFor) {
+  const auto server = start_server({"heir"});
+  Client first = connect();  // the library knows of the listener from its accept() on
+  EXPECT_EQ(server_of(*server, first), server->pid());
+  EXPECT_TRUE(promoted(server->pid(), first));
+}
+
+TEST_F(ForkingTest, WorkersOfAnInheritedListenerAreAllFound) {
+  const auto server = start_server({"heirs", "2"});
+  Client first = connect();
+  Client second = connect();
+  const pid_t one = server_of(*server, first);
+  const pid_t other = server_of(*server, second);
+  EXPECT_NE(one, other);
+  EXPECT_TRUE(promoted(one, first));
+  EXPECT_TRUE(promoted(other, second));
 }
 
 TEST_F(ForkingTest, WhatTwoProcessesUseStaysOnTcp) {
@@ -452,6 +470,50 @@ TEST_F(ForkingTest, AStreamThatWasOnAChannelAtTheForkReturnsToOneWhenTheChildHas
   ASSERT_TRUE(server->wait_for("alone.\n", kTimeoutMs));
   EXPECT_TRUE(promoted(process, client));
   EXPECT_GT(times(), before);
+}
+
+// How a server waits by epoll.
+class EpollForkingTest : public ForkingTest, public testing::WithParamInterface<const char*> {
+ public:
+  static std::string name(const testing::TestParamInfo<const char*>& info) { return info.param; }
+};
+
+TEST_P(EpollForkingTest, TheStreamOfAnInstanceIsBackOnAChannelWhenEachChildHasEnded) {
+  const auto server = start_server({"helper", GetParam()}, false);
+  Client client = connect();
+  const pid_t process = server_of(*server, client);
+  ASSERT_TRUE(promoted(process, client));
+  for (int child = 0; child < 3; ++child) {
+    const std::size_t said = server->out().size();
+    server->write("\n");
+    ASSERT_TRUE(server->wait_for("forked.\n", kTimeoutMs, said)) << child;
+    ASSERT_TRUE(says(process, client, Reason::kFork)) << child;
+    ASSERT_TRUE(client.say(20)) << child;
+    server->write("\n");
+    ASSERT_TRUE(server->wait_for("alone.\n", kTimeoutMs, said)) << child;
+    ASSERT_TRUE(promoted(process, client)) << child;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, EpollForkingTest, testing::Values("level", "edge", "oneshot"),
+                         EpollForkingTest::name);
+
+TEST_F(ForkingTest, AChildThatHasOnlyTheInstanceKeepsTheStreamOnTcp) {
+  const auto server = start_server({"helper", "keeper"}, false);
+  Client client = connect();
+  const pid_t process = server_of(*server, client);
+  ASSERT_TRUE(promoted(process, client));
+  server->write("\n");
+  ASSERT_TRUE(server->wait_for("forked.\n", kTimeoutMs));
+  // The client asks again after 0.25 s, and then after 0.5 s more.
+  const auto until = Clock::now() + std::chrono::milliseconds(1000);
+  while (Clock::now() < until) {
+    ASSERT_TRUE(client.say(1));
+    ASSERT_FALSE(on_channel(process, client));
+  }
+  server->write("\n");
+  ASSERT_TRUE(server->wait_for("alone.\n", kTimeoutMs));
+  EXPECT_TRUE(promoted(process, client));
 }
 
 TEST_F(ForkingTest, AChildThatUsesNoConnectionMakesNoStatisticsFile) {

@@ -121,9 +121,9 @@ bool Program::take_in(int timeout_ms) {
   return true;
 }
 
-bool Program::wait_for(const std::string& text, int timeout_ms) {
+bool Program::wait_for(const std::string& text, int timeout_ms, std::size_t from) {
   const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
-  while (out_.find(text) == std::string::npos) {
+  while (out_.find(text, from) == std::string::npos) {
     if (fds_[0] < 0 || left_ms(until) == 0) return false;
     take_in(left_ms(until));
   }

@@ -35,7 +35,8 @@ class Program {
   bool ok() const { return pid_ > 0; }
   pid_t pid() const { return pid_; }
   // Until standard output holds `text`. False: it ended, or `timeout_ms` is over.
-  bool wait_for(const std::string& text, int timeout_ms);
+  // `from`: of what it has written by then.
+  bool wait_for(const std::string& text, int timeout_ms, std::size_t from = 0);
   void write(const std::string& text);
   // Ends its standard input and waits. The exit status; 128 + number for a signal, -1 after a time-out.
   int finish(int timeout_ms);
