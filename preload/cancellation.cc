@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "preload/jumps.h"
 #include "rsocket-core/sys.h"
 
 extern "C" {
@@ -14,10 +15,14 @@ namespace {
 // What ends this thread, between keep() and go_on().
 constinit thread_local __pthread_unwind_buf_t ending __attribute__((tls_model("initial-exec"))){};
 
-// No thread sleeps any more once it ends.
+// No thread sleeps any more once it ends or jumps.
 bool over() noexcept {
   if (ends) errno = ECANCELED;
   return ends;
+}
+
+int held_in_kernel(pollfd* fds, nfds_t count, timespec* timeout, const sigset_t* mask) {
+  return sys::ppoll(fds, count, timeout, mask);
 }
 
 }  // namespace
@@ -26,9 +31,15 @@ std::atomic<bool> in_use{false};
 constinit thread_local bool ends __attribute__((tls_model("initial-exec"))) = false;
 constinit thread_local bool inside __attribute__((tls_model("initial-exec"))) = false;
 
-void keep(__pthread_unwind_buf_t& here) noexcept {
-  rr_unregister_cancel(&here);
-  ending = here;  // it names the one before it, which is where this goes on
+constinit thread_local Pad* pads __attribute__((tls_model("initial-exec"))) = nullptr;
+
+void land(Pad& pad, int how) noexcept {
+  rr_unregister_cancel(&pad.here);
+  enter_library(pad);
+  if (how != kJumped) {
+    jumps::forget();
+    ending = pad.here;  // it names the one before it, which is where this goes on
+  }
   ends = true;
 }
 
@@ -39,14 +50,17 @@ void deliver_signals() {
   if (ends) go_on();
 }
 
-void go_on() {
-  if (std::exchange(ends, false)) rr_unwind_next(&ending);
+void go_on(int type) {
+  if (!std::exchange(ends, false)) return;
+  if (!jumps::is_pending()) rr_unwind_next(&ending);
+  if (type != PTHREAD_CANCEL_DEFERRED) real().pthread_setcanceltype(type, nullptr);
+  jumps::make();
 }
 
 int held_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
   if (over()) return -1;
   timespec copy = timeout != nullptr ? *timeout : timespec{};
-  const int n = sys::ppoll(fds, count, timeout != nullptr ? &copy : nullptr, mask);
+  const int n = caught(held_in_kernel, fds, count, timeout != nullptr ? &copy : nullptr, mask);
   return over() ? -1 : n;
 }
 
