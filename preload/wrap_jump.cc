@@ -101,6 +101,7 @@ void leave_handlers(Address outer, Address here, const AlternateStack& alternate
     outside::go_back_to(to_pad              ? frames->waits
                         : around != nullptr ? around->waits
                                             : outside::Waits{});
+    signals::thread_state.in_handler = around != nullptr;
   }
 }
 
@@ -157,8 +158,12 @@ void HandlerFrame::begin() noexcept {
   waits = outside::waits_of_thread();
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
   frames = this;
+  signals::thread_state.in_handler = true;
 }
-void HandlerFrame::end() noexcept { frames = outer; }
+void HandlerFrame::end() noexcept {
+  frames = outer;
+  signals::thread_state.in_handler = outer != nullptr;
+}
 
 }  // namespace ringroad::preload::jumps
 

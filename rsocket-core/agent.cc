@@ -32,6 +32,7 @@ PromotionId Agent::next_promotion_id() noexcept {
 bool Agent::ensure_thread() noexcept {
   MutexLock lock(mutex_);
   if (started_) return running_.load(std::memory_order_relaxed);
+  if (signals::thread_state.in_handler) return false;  // the next connection outside of one does it
   started_ = true;
   if (segment_ == nullptr && options_.segment != nullptr) {
     segment_ = options_.segment();
