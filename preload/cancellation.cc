@@ -25,6 +25,11 @@ int held_in_kernel(pollfd* fds, nfds_t count, timespec* timeout, const sigset_t*
   return sys::ppoll(fds, count, timeout, mask);
 }
 
+int caught_pselect(int end, fd_set* in, fd_set* out, fd_set* except, const timespec* timeout,
+                   const sigset_t* mask) {
+  return caught(real().pselect, end, in, out, except, timeout, mask);
+}
+
 }  // namespace
 
 std::atomic<bool> in_use{false};
@@ -65,7 +70,17 @@ int held_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_
 }
 
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  return over() ? -1 : caught(real().ppoll, fds, count, timeout, mask);
+  return ppoll_for(0, fds, count, timeout, mask);
+}
+
+int ppoll_for(nfds_t asked, pollfd* fds, nfds_t count, const timespec* timeout,
+              const sigset_t* mask) {
+  if (over()) return -1;
+  const int n = caught(real().ppoll, fds, count, timeout, mask);
+  if (hardly_ever(n < 0) && errno == EINVAL) {
+    return poll_by_select(fds, count, timeout, mask, asked, caught_pselect);
+  }
+  return n;
 }
 
 int epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {

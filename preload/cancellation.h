@@ -127,6 +127,9 @@ inline Result caught(Result (*call)(Params...), Args... args) {
 // What the library sleeps in.
 int held_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask);
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask);
+// The same, where RLIMIT_NOFILE is to hold for `asked` entries, the program's own.
+int ppoll_for(nfds_t asked, pollfd* fds, nfds_t count, const timespec* timeout,
+              const sigset_t* mask);
 int epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask);
 int epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout,
                  const sigset_t* mask);

@@ -18,7 +18,9 @@ inline constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max(
 bool deadline_from(const timespec* timeout, std::int64_t& deadline) noexcept;
 
 // As ppoll(2), of a set that has streams in it. A cancellation point: within cancellation::point().
-int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask);
+// `bounded`: RLIMIT_NOFILE holds for it.
+int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask,
+                 bool bounded);
 
 // Memory for one call: a few entries on the stack, more from the heap (memory.cc).
 template <typename T>

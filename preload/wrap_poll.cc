@@ -78,7 +78,7 @@ bool ringroad::preload::deadline_from(const timespec* timeout, std::int64_t& dea
 }
 
 int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline,
-                                    const sigset_t* mask) {
+                                    const sigset_t* mask, bool bounded) {
   Scratch<Entry> entry_memory(count);
   Scratch<pollfd> kernel_memory(2 * count + 1);
   Entry* entries = entry_memory.data();
@@ -87,6 +87,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     errno = ENOMEM;
     return -1;
   }
+  const nfds_t asked = bounded ? count : 0;
   const int saved_errno = errno;
   for (nfds_t i = 0; i < count; ++i) {
     entries[i].socket = descriptors::find(fds[i].fd);
@@ -160,15 +161,15 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     }
     int n = 0;
     if (until != 0) {
-      n = cancellation::ppoll(kernel, used, until == kForever ? nullptr : &timeout, mask);
+      n = cancellation::ppoll_for(asked, kernel, used, until == kForever ? nullptr : &timeout, mask);
     } else if (ready_now == 0 || used > 1) {  // else the kernel has nothing to add
-      n = sys::ppoll(kernel, used, &timeout, mask);
+      n = sys::ppoll(kernel, used, &timeout, mask, asked);
     }
     const int sleep_errno = errno;
     for (nfds_t i = 0; i < count; ++i) {
       entries[i].leave();
     }
-    if (n < 0 && ready_now == 0) {
+    if (n < 0 && (ready_now == 0 || sleep_errno == EINVAL)) {
       errno = sleep_errno;
       return -1;
     }
@@ -238,14 +239,14 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
 namespace {
 
 RR_NOINLINE int poll_some_streams(pollfd* fds, nfds_t count, int timeout_ms) {
-  return cancellation::point<poll_streams>(fds, count, deadline_of(timeout_ms), nullptr);
+  return cancellation::point<poll_streams>(fds, count, deadline_of(timeout_ms), nullptr, true);
 }
 
 RR_NOINLINE int ppoll_some_streams(pollfd* fds, nfds_t count, const timespec* timeout,
                                    const sigset_t* mask) {
   std::int64_t deadline;
   if (!deadline_from(timeout, deadline)) return real().ppoll(fds, count, timeout, mask);
-  return cancellation::point<poll_streams>(fds, count, deadline, mask);
+  return cancellation::point<poll_streams>(fds, count, deadline, mask, true);
 }
 
 }  // namespace
