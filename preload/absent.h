@@ -48,6 +48,7 @@ int fcntl64(int fd, int cmd, long arg);
 int pidfd_getfd(int pidfd, int fd, unsigned flags);
 int execveat(int dirfd, const char* path, char* const argv[], char* const envp[], int flags);
 void _exit(int status);
+void jump(__jmp_buf_tag* buffer, int value);
 
 // What stands for the function that `member` is of.
 template <auto member>
@@ -71,6 +72,10 @@ RINGROAD_OWN(pidfd_getfd, pidfd_getfd)
 RINGROAD_OWN(execveat, execveat)
 RINGROAD_OWN(_exit, _exit)
 RINGROAD_OWN(_Exit, _exit)
+RINGROAD_OWN(longjmp, jump)
+RINGROAD_OWN(_longjmp, jump)
+RINGROAD_OWN(siglongjmp, jump)
+RINGROAD_OWN(__longjmp_chk, jump)
 #undef RINGROAD_OWN
 
 // Closes what is open from `first` to `last`, one by one: Linux before 5.9 has no close_range(2).

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "preload/jumps.h"
 #include "rsocket-core/sys.h"
 
 extern "C" {
@@ -14,10 +15,19 @@ namespace {
 // What ends this thread, between keep() and go_on().
 constinit thread_local __pthread_unwind_buf_t ending __attribute__((tls_model("initial-exec"))){};
 
-// No thread sleeps any more once it ends.
+// No thread sleeps any more once it ends or jumps.
 bool over() noexcept {
   if (ends) errno = ECANCELED;
   return ends;
+}
+
+int held_in_kernel(pollfd* fds, nfds_t count, timespec* timeout, const sigset_t* mask) {
+  return sys::ppoll(fds, count, timeout, mask);
+}
+
+int caught_pselect(int end, fd_set* in, fd_set* out, fd_set* except, const timespec* timeout,
+                   const sigset_t* mask) {
+  return caught(real().pselect, end, in, out, except, timeout, mask);
 }
 
 }  // namespace
@@ -26,9 +36,15 @@ std::atomic<bool> in_use{false};
 constinit thread_local bool ends __attribute__((tls_model("initial-exec"))) = false;
 constinit thread_local bool inside __attribute__((tls_model("initial-exec"))) = false;
 
-void keep(__pthread_unwind_buf_t& here) noexcept {
-  rr_unregister_cancel(&here);
-  ending = here;  // it names the one before it, which is where this goes on
+constinit thread_local Pad* pads __attribute__((tls_model("initial-exec"))) = nullptr;
+
+void land(Pad& pad, int how) noexcept {
+  rr_unregister_cancel(&pad.here);
+  enter_library(pad);
+  if (how != kJumped) {
+    jumps::forget();
+    ending = pad.here;  // it names the one before it, which is where this goes on
+  }
   ends = true;
 }
 
@@ -39,19 +55,32 @@ void deliver_signals() {
   if (ends) go_on();
 }
 
-void go_on() {
-  if (std::exchange(ends, false)) rr_unwind_next(&ending);
+void go_on(int type) {
+  if (!std::exchange(ends, false)) return;
+  if (!jumps::is_pending()) rr_unwind_next(&ending);
+  if (type != PTHREAD_CANCEL_DEFERRED) real().pthread_setcanceltype(type, nullptr);
+  jumps::make();
 }
 
 int held_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
   if (over()) return -1;
   timespec copy = timeout != nullptr ? *timeout : timespec{};
-  const int n = sys::ppoll(fds, count, timeout != nullptr ? &copy : nullptr, mask);
+  const int n = caught(held_in_kernel, fds, count, timeout != nullptr ? &copy : nullptr, mask);
   return over() ? -1 : n;
 }
 
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  return over() ? -1 : caught(real().ppoll, fds, count, timeout, mask);
+  return ppoll_for(0, fds, count, timeout, mask);
+}
+
+int ppoll_for(nfds_t asked, pollfd* fds, nfds_t count, const timespec* timeout,
+              const sigset_t* mask) {
+  if (over()) return -1;
+  const int n = caught(real().ppoll, fds, count, timeout, mask);
+  if (hardly_ever(n < 0) && errno == EINVAL) {
+    return poll_by_select(fds, count, timeout, mask, asked, caught_pselect);
+  }
+  return n;
 }
 
 int epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {

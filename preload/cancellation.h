@@ -11,6 +11,10 @@
 // What else is here: requests that are pending when a call begins, calls that are no cancellation points,
 // and threads that can be cancelled anywhere (PTHREAD_CANCEL_ASYNCHRONOUS), which must not be while
 // they are in the library. Until somebody in the process has asked for any of that it costs one load.
+//
+// A jump out of a handler, siglongjmp(3) and its like, goes the same way (wrap_jump.cc): it is caught where
+// the handler has interrupted the library, and the outermost wrapper makes it. So a jump leaves nothing of
+// the library's behind.
 #pragma once
 
 #include <pthread.h>
@@ -38,16 +42,45 @@ void rr_unregister_cancel(__pthread_unwind_buf_t* buffer) asm("__pthread_unregis
 namespace ringroad::preload::cancellation {
 
 extern std::atomic<bool> in_use RR_HIDDEN;
-// This thread ends, and has to leave the library first.
+// This thread ends, or jumps, and has to leave the library first.
 extern constinit thread_local bool ends __attribute__((tls_model("initial-exec")));
 // It is in one of the calls below, but not in libc's (caught()). A handler that ends the thread here is
 // caught by what wraps it (wrap_signal.cc).
 extern constinit thread_local bool inside __attribute__((tls_model("initial-exec")));
 
-// The thread ends: `here` has caught it.
-void keep(__pthread_unwind_buf_t& here) noexcept;
-// Lets it go on.
-void go_on();
+// A call that catches what would leave it: a stack's unwinding, or a jump.
+struct Pad {
+  __pthread_unwind_buf_t here;  // first: siglongjmp(3) takes it for a sigjmp_buf
+  Pad* outer;                   // of this thread: the one around this
+  const Pad* live;              // itself, as long as the call is under way
+  bool was_inside;
+};
+// The innermost of this thread.
+extern constinit thread_local Pad* pads __attribute__((tls_model("initial-exec")));
+// What sigsetjmp(3) returns at a pad where a jump has landed.
+constexpr int kJumped = 2;
+
+// A call begins that is not the library's, and has returned.
+[[gnu::always_inline]] inline void leave_library(Pad& pad) noexcept {
+  pad.was_inside = inside;
+  pad.outer = pads;
+  pad.live = &pad;
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  pads = &pad;
+  inside = false;
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+[[gnu::always_inline]] inline void enter_library(Pad& pad) noexcept {
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  inside = pad.was_inside;
+  pads = pad.outer;
+  pad.live = nullptr;
+  keep_in_memory(pad.live);
+}
+// The thread ends or jumps: `pad` has caught it. `how`: what sigsetjmp(3) has returned.
+void land(Pad& pad, int how) noexcept;
+// Lets it go on. `type`: the thread's cancellation type, to be restored before a jump.
+void go_on(int type = PTHREAD_CANCEL_DEFERRED);
 
 // For a call of libc's whose frames have nothing for an unwinder to do: what is to be done where it
 // does not return. Outside of the calls below.
@@ -59,28 +92,44 @@ inline void pop_cleanup(_pthread_cleanup_buffer* buffer, int execute) noexcept {
   rr_cleanup_pop(buffer, execute);
 }
 
-// A call of libc's that is a cancellation point, made where the library's frames are around it. -1 and
-// ECANCELED if the thread is ended in it: the caller returns at once, giving back what it holds.
-template <typename Result, typename... Params, typename... Args>
-RR_NOINLINE Result caught(Result (*call)(Params...), Args... args) {
-  __pthread_unwind_buf_t here;
-  if (__builtin_expect(rr_sigsetjmp(here.__cancel_jmp_buf, 0) != 0, 0)) {
-    keep(here);
+// A call that the thread may be ended in, or jump out of, though the library's frames are around it. -1 and
+// ECANCELED if so: the caller returns at once, giving back what it holds. `always`: it is made also if the
+// thread ends or jumps already. A handler that runs before the check has said so by then; one that runs
+// after it lands here, so none is missed before a sleep.
+template <bool always, typename Result, typename... Params, typename... Args>
+RR_NOINLINE Result caught_call(Result (*call)(Params...), Args... args) {
+  Pad pad;
+  if (const int how = rr_sigsetjmp(pad.here.__cancel_jmp_buf, 0); __builtin_expect(how != 0, 0)) {
+    land(pad, how);
     errno = ECANCELED;
     return -1;
   }
-  rr_register_cancel(&here);
-  const bool was_inside = inside;
-  inside = false;
+  rr_register_cancel(&pad.here);
+  leave_library(pad);
+  if (!always && hardly_ever(ends)) {
+    enter_library(pad);
+    rr_unregister_cancel(&pad.here);
+    errno = ECANCELED;
+    return -1;
+  }
   const Result result = call(args...);
-  inside = was_inside;
-  rr_unregister_cancel(&here);
+  enter_library(pad);
+  rr_unregister_cancel(&pad.here);
   return result;
+}
+
+// The same of a call of libc's that is a cancellation point.
+template <typename Result, typename... Params, typename... Args>
+inline Result caught(Result (*call)(Params...), Args... args) {
+  return caught_call<false>(call, args...);
 }
 
 // What the library sleeps in.
 int held_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask);
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask);
+// The same, where RLIMIT_NOFILE is to hold for `asked` entries, the program's own.
+int ppoll_for(nfds_t asked, pollfd* fds, nfds_t count, const timespec* timeout,
+              const sigset_t* mask);
 int epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask);
 int epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout,
                  const sigset_t* mask);
@@ -95,7 +144,7 @@ RR_NOINLINE auto begin_and_call(Args... args) {
   inside = true;
   const auto result = call(args...);
   inside = false;
-  if (ends) go_on();
+  if (ends) go_on(type);
   if (type != PTHREAD_CANCEL_DEFERRED) real().pthread_setcanceltype(type, nullptr);
   return result;
 }
@@ -144,7 +193,7 @@ RR_NOINLINE auto put_off_and_call(Args... args) {
   const auto result = call(args...);
   inside = false;
   if (state != PTHREAD_CANCEL_DISABLE) pthread_setcancelstate(state, nullptr);
-  if (ends) go_on();
+  if (ends) go_on(type);
   if (type != PTHREAD_CANCEL_DEFERRED) real().pthread_setcanceltype(type, nullptr);
   return result;
 }

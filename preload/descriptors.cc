@@ -29,8 +29,9 @@ constexpr std::size_t kSlabSockets = 64;
 
 Socket* allocate() noexcept {
   if (free_list == nullptr) {
-    auto* slab = static_cast<Socket*>(std::calloc(kSlabSockets, sizeof(Socket)));
+    auto* slab = static_cast<Socket*>(::operator new(kSlabSockets * sizeof(Socket), std::nothrow));
     if (slab == nullptr) return nullptr;
+    std::memset(static_cast<void*>(slab), 0, kSlabSockets * sizeof(Socket));
     for (std::size_t i = 0; i < kSlabSockets; ++i) {
       auto* socket = new (&slab[i]) Socket;
       socket->next_free = free_list;

@@ -198,8 +198,10 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
     if (op != EPOLL_CTL_ADD || stream.on_kernel_for_good()) return false;
     const std::shared_ptr<EpollSet> set = set_of(epfd);
     if (set == nullptr) {
-      result = -1;
-      return true;
+      // What the library lacks is not to be the program's: the kernel has room for its own.
+      const bool lacks = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOSPC;
+      if (lacks) stream.pin(Reason::kEpoll, kPinTimeoutNs);
+      return false;
     }
     error = set->add(socket->stream, fd, *event, false);
     if (error == ENOMEM) {

@@ -231,14 +231,23 @@ bool receives(int fd, void* buf, std::size_t n, int flags, ssize_t& result) {
   if (n == 0 || n > FreshUse::kMostBytes) return false;
   const bool waits = (flags & MSG_DONTWAIT) == 0;
   Guest guest{fd, waits ? Call::kWaitsToReceive : Call::kReceives, nullptr};
-  if (!guest.begin()) return false;
   _pthread_cleanup_buffer buffer;
-  cancellation::push_cleanup(
-      &buffer, [](void* ended) { static_cast<Guest*>(ended)->end(0); }, &guest);
+  // A handler that ends the thread, or jumps away, runs where libc knows what is to be done then: both of its
+  // jumps and its unwinding do that.
+  signals::begin();
+  const bool begun = guest.begin();
+  if (begun) {
+    cancellation::push_cleanup(
+        &buffer, [](void* ended) { static_cast<Guest*>(ended)->end(0); }, &guest);
+  }
+  if (hardly_ever(signals::end_without_delivery())) cancellation::deliver_signals();
+  if (!begun) return false;
   result = guest.call == Call::kWaitsToReceive ? real().recv(fd, buf, n, flags)
                                                : sys::recv(fd, buf, n, flags | MSG_DONTWAIT);
+  signals::begin();
   cancellation::pop_cleanup(&buffer, 0);
   guest.end(result);
+  if (hardly_ever(signals::end_without_delivery())) cancellation::deliver_signals();
   return true;
 }
 

@@ -5,7 +5,6 @@
 
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <ctime>
 #include <limits>
 #include <new>
@@ -19,9 +18,11 @@ inline constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max(
 bool deadline_from(const timespec* timeout, std::int64_t& deadline) noexcept;
 
 // As ppoll(2), of a set that has streams in it. A cancellation point: within cancellation::point().
-int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask);
+// `bounded`: RLIMIT_NOFILE holds for it.
+int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask,
+                 bool bounded);
 
-// Memory for one call: a few entries on the stack, more from the heap.
+// Memory for one call: a few entries on the stack, more from the heap (memory.cc).
 template <typename T>
 class Scratch {
  public:
@@ -29,14 +30,14 @@ class Scratch {
     if (count <= kInline) {
       data_ = reinterpret_cast<T*>(inline_);
     } else {
-      data_ = static_cast<T*>(std::malloc(count * sizeof(T)));
+      data_ = static_cast<T*>(::operator new(count * sizeof(T), std::nothrow));
     }
     for (std::size_t i = 0; data_ != nullptr && i < count; ++i) new (&data_[i]) T();
     count_ = count;
   }
   ~Scratch() {
     for (std::size_t i = 0; data_ != nullptr && i < count_; ++i) data_[i].~T();
-    if (data_ != reinterpret_cast<T*>(inline_)) std::free(data_);
+    if (data_ != reinterpret_cast<T*>(inline_)) ::operator delete(data_);
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;

@@ -7,6 +7,7 @@
 #include <aio.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -14,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <ucontext.h>
 
 #include <cstdarg>
 #include <cstdio>

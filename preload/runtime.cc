@@ -415,6 +415,7 @@ Agent* existing_agent() noexcept { return the_agent.load(std::memory_order_acqui
 Agent* agent() noexcept {
   if (environment.disabled) return nullptr;
   if (!started.load(std::memory_order_acquire)) {
+    if (signals::thread_state.in_handler) return nullptr;  // the next call outside of one starts
     const int saved = errno;
     MutexLock lock(start_mutex);
     if (!started.load(std::memory_order_relaxed)) {

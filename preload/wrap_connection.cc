@@ -283,7 +283,8 @@ RR_NOINLINE int stream_close(int fd) noexcept {
 // The rare ways of rr_close(): of a number that is managed, is the library's own, is in an epoll instance,
 // or has become managed while the kernel closed it.
 RR_NOINLINE int close_managed(int fd) { return cancellation::point<stream_close>(fd); }
-RR_NOINLINE int refuse_to_close() noexcept {
+RR_NOINLINE int close_private(int fd) noexcept {
+  if (private_descriptors::tell_closed(fd)) return 0;
   errno = EBADF;
   return -1;
 }
@@ -384,7 +385,7 @@ int rr_shutdown(int fd, int how) {
 
 int rr_close(int fd) {
   if (!descriptors::in_range(fd)) return real().close(fd);
-  if (hardly_ever(private_descriptors::is_marked(fd))) return refuse_to_close();
+  if (hardly_ever(private_descriptors::is_marked(fd))) return close_private(fd);
   if (descriptors::managed(fd)) return close_managed(fd);
   if (hardly_ever(descriptors::in_an_epoll(fd))) note_close(fd);
   int closed = fd;

@@ -78,7 +78,7 @@ bool ringroad::preload::deadline_from(const timespec* timeout, std::int64_t& dea
 }
 
 int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline,
-                                    const sigset_t* mask) {
+                                    const sigset_t* mask, bool bounded) {
   Scratch<Entry> entry_memory(count);
   Scratch<pollfd> kernel_memory(2 * count + 1);
   Entry* entries = entry_memory.data();
@@ -87,6 +87,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     errno = ENOMEM;
     return -1;
   }
+  const nfds_t asked = bounded ? count : 0;
   const int saved_errno = errno;
   for (nfds_t i = 0; i < count; ++i) {
     entries[i].socket = descriptors::find(fds[i].fd);
@@ -160,15 +161,15 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     }
     int n = 0;
     if (until != 0) {
-      n = cancellation::ppoll(kernel, used, until == kForever ? nullptr : &timeout, mask);
+      n = cancellation::ppoll_for(asked, kernel, used, until == kForever ? nullptr : &timeout, mask);
     } else if (ready_now == 0 || used > 1) {  // else the kernel has nothing to add
-      n = sys::ppoll(kernel, used, &timeout, mask);
+      n = sys::ppoll(kernel, used, &timeout, mask, asked);
     }
     const int sleep_errno = errno;
     for (nfds_t i = 0; i < count; ++i) {
       entries[i].leave();
     }
-    if (n < 0 && ready_now == 0) {
+    if (n < 0 && (ready_now == 0 || sleep_errno == EINVAL)) {
       errno = sleep_errno;
       return -1;
     }
@@ -238,14 +239,14 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
 namespace {
 
 RR_NOINLINE int poll_some_streams(pollfd* fds, nfds_t count, int timeout_ms) {
-  return cancellation::point<poll_streams>(fds, count, deadline_of(timeout_ms), nullptr);
+  return cancellation::point<poll_streams>(fds, count, deadline_of(timeout_ms), nullptr, true);
 }
 
 RR_NOINLINE int ppoll_some_streams(pollfd* fds, nfds_t count, const timespec* timeout,
                                    const sigset_t* mask) {
   std::int64_t deadline;
   if (!deadline_from(timeout, deadline)) return real().ppoll(fds, count, timeout, mask);
-  return cancellation::point<poll_streams>(fds, count, deadline, mask);
+  return cancellation::point<poll_streams>(fds, count, deadline, mask, true);
 }
 
 }  // namespace
@@ -352,25 +353,16 @@ int after_kernel(int epfd, epoll_event* events, int found, int max, std::int64_t
   return wait_on_set(epfd, events, max, deadline, mask, found) ? found : 0;
 }
 
-// A wait outside of any EpollSet, of a thread that may be cancelled and has its stack unwound by libc.
+// A wait outside of any EpollSet.
 class Outside {
  public:
-  Outside() noexcept {
-    outside::enter();
-    cancellation::push_cleanup(&buffer_, [](void*) { outside::leave(); }, nullptr);
-  }
-  // In place of a destructor, which the unwinding would have to call.
-  void end() noexcept {
-    cancellation::pop_cleanup(&buffer_, 0);
-    outside::leave();
-  }
-
- private:
-  _pthread_cleanup_buffer buffer_;
+  Outside() noexcept { outside::enter(); }
+  ~Outside() { outside::leave(); }
+  Outside(const Outside&) = delete;
+  Outside& operator=(const Outside&) = delete;
 };
 
-// `in_kernel` is libc's call, `deadline` its time-out as CLOCK_MONOTONIC has it. Holds nothing that would
-// need a destructor.
+// `in_kernel` is libc's call, `deadline` its time-out as CLOCK_MONOTONIC has it.
 template <typename Deadline, typename Wait>
 int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask, bool sleeps,
                     Deadline deadline, Wait in_kernel) {
@@ -379,12 +371,10 @@ int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask
     if (!sleeps) {
       found = in_kernel();  // nobody has to wake us
     } else {
-      Outside outside;
+      const Outside outside;
       // Perhaps it got its first stream just now, from somebody who did not see us come.
-      const bool still = !descriptors::managed(epfd);
-      if (still) found = in_kernel();
-      outside.end();
-      if (!still) continue;
+      if (descriptors::managed(epfd)) continue;
+      found = in_kernel();
     }
     if (found <= 0 || EpollSet::made() == 0) return found;
     return after_kernel(epfd, events, found, max, deadline(), mask);
@@ -397,19 +387,22 @@ int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask
 RR_NOINLINE int epoll_wait_anywhere(int epfd, epoll_event* events, int max, int timeout_ms) {
   return wait_for_events(
       epfd, events, max, nullptr, timeout_ms != 0, [&] { return deadline_of(timeout_ms); },
-      [&] { return real().epoll_wait(epfd, events, max, timeout_ms); });
+      [&] { return cancellation::caught(real().epoll_wait, epfd, events, max, timeout_ms); });
 }
 
 RR_NOINLINE int epoll_pwait_anywhere(int epfd, epoll_event* events, int max, int timeout_ms,
                                      const sigset_t* mask) {
   return wait_for_events(
-      epfd, events, max, mask, timeout_ms != 0, [&] { return deadline_of(timeout_ms); },
-      [&] { return real().epoll_pwait(epfd, events, max, timeout_ms, mask); });
+      epfd, events, max, mask, timeout_ms != 0, [&] { return deadline_of(timeout_ms); }, [&] {
+        return cancellation::caught(real().epoll_pwait, epfd, events, max, timeout_ms, mask);
+      });
 }
 
 RR_NOINLINE int epoll_pwait2_anywhere(int epfd, epoll_event* events, int max,
                                       const timespec* timeout, const sigset_t* mask) {
-  const auto in_kernel = [&] { return real().epoll_pwait2(epfd, events, max, timeout, mask); };
+  const auto in_kernel = [&] {
+    return cancellation::caught(real().epoll_pwait2, epfd, events, max, timeout, mask);
+  };
   std::int64_t unused;
   if (!deadline_from(timeout, unused)) return in_kernel();
   const auto deadline = [&] {

@@ -80,7 +80,7 @@ RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* excep
     if (events != 0) fds[used++] = {fd, events, 0};
   }
   for (;;) {
-    const int n = poll_streams(fds, used, deadline, mask);
+    const int n = poll_streams(fds, used, deadline, mask, false);
     if (n < 0) return -1;
     int found = 0;
     for (nfds_t i = 0; n > 0 && i < used; ++i) {

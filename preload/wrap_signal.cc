@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "preload/cancellation.h"
+#include "preload/jumps.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
 #include "rsocket-core/signals.h"
@@ -47,27 +48,30 @@ int call_handler(Handler handler, int signo, siginfo_t* info, void* context) {
 }
 
 // The thread's stack cannot be unwound through the library that the handler has interrupted: if it ends the
-// thread, the call that is under way does so when it is through.
+// thread or jumps, the call that is under way does so when it is through.
 RR_NOINLINE void run_inside(Handler handler, int signo, siginfo_t* info, void* context) {
   const int saved = errno;
   const bool was_inside = cancellation::inside;
-  if (cancellation::caught(call_handler, handler, signo, info, context) != 0) {
+  if (cancellation::caught_call<true>(call_handler, handler, signo, info, context) != 0) {
     errno = saved;
+    if (jumps::is_pending()) jumps::keep_mask(context);
     if (!was_inside) signals::look_at_the_end();
   }
-  cancellation::inside = was_inside;
 }
 
 void run_or_put_off(int signo, siginfo_t* info, void* context) {
   if (signals::put_off(signo, info, context)) return;
   const Installed& own = installed[signo];
   const unsigned ran = signals::thread_state.ran;
+  jumps::HandlerFrame frame;
+  frame.begin();
   const Handler handler = own.handler.load(std::memory_order_relaxed);
   if (cancellation::inside || signals::thread_state.depth != 0) {
     run_inside(handler, signo, info, context);
   } else {
     handler(signo, info, context);
   }
+  frame.end();
   // Whatever ran inside of it did not interrupt what it has interrupted.
   const bool restarts = (own.flags.load(std::memory_order_relaxed) & SA_RESTART) != 0;
   signals::thread_state.ran = ran | (restarts ? signals::kRestarting : signals::kInterrupting);

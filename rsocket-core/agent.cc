@@ -18,6 +18,8 @@ namespace ringroad {
 namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+// A program that may have fewer open is to have them all.
+constexpr rlim_t kFewestDescriptors = 64;
 
 }  // namespace
 
@@ -32,6 +34,12 @@ PromotionId Agent::next_promotion_id() noexcept {
 bool Agent::ensure_thread() noexcept {
   MutexLock lock(mutex_);
   if (started_) return running_.load(std::memory_order_relaxed);
+  if (signals::thread_state.in_handler) return false;  // the next connection outside of one does it
+  rlimit descriptors{};
+  if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &descriptors) == 0 &&
+      descriptors.rlim_cur < kFewestDescriptors) {
+    return false;
+  }
   started_ = true;
   if (segment_ == nullptr && options_.segment != nullptr) {
     segment_ = options_.segment();

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdint>
 
+#include "rsocket-core/signals.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad {
@@ -75,6 +76,7 @@ void* close_what_waits(void*) noexcept {
 }
 
 bool start_thread() noexcept {
+  if (signals::thread_state.in_handler) return false;
   // A thread starts with its parent's mask, and must take none of the program's signals.
   sigset_t all;
   sigset_t before;

@@ -102,6 +102,18 @@ void leave_seat() noexcept {
   }
 }
 
+Waits waits_of_thread() noexcept {
+  return {own_waits, seat != nullptr ? seat->waits.load(std::memory_order_relaxed) : 0};
+}
+
+void go_back_to(const Waits& before) noexcept {
+  count.fetch_sub(own_waits - before.counted, std::memory_order_relaxed);
+  own_waits = before.counted;
+  if (seat == nullptr) return;
+  seat->waits.store(before.seated, std::memory_order_relaxed);
+  leave_seat();
+}
+
 void count_seated() noexcept {
   MutexLock lock(counting_mutex);
   if (counted_all) return;

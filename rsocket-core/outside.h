@@ -49,6 +49,15 @@ struct alignas(64) Seat {
   }
 };
 
+// The thread's waits, of both kinds.
+struct Waits {
+  int counted = 0;
+  unsigned seated = 0;
+};
+Waits waits_of_thread() noexcept;
+// A handler of a signal has jumped out of those that have come since.
+void go_back_to(const Waits& before) noexcept;
+
 // The thread's own; null if it has none.
 inline thread_local constinit Seat* seat __attribute__((tls_model("initial-exec"))) = nullptr;
 // Gives the thread one, if there is one left. Keeps errno.

@@ -16,6 +16,8 @@ inline constexpr int kLimit = 1 << 20;
 
 inline std::atomic<std::uint64_t> bits[kLimit / 64] RR_HIDDEN;
 inline std::atomic<std::uint64_t> inherited[kLimit / 64] RR_HIDDEN;  // of these: a forked child keeps it
+// Of these: the program has closed it, as far as it knows.
+inline std::atomic<std::uint64_t> told_closed[kLimit / 64] RR_HIDDEN;
 // That were ever marked.
 inline std::atomic<int> highest RR_HIDDEN{-1};
 inline std::atomic<int> lowest RR_HIDDEN{kLimit};
@@ -38,7 +40,15 @@ inline void unmark(int fd) noexcept {
     const std::uint64_t others = ~(std::uint64_t{1} << (fd % 64));
     bits[fd / 64].fetch_and(others, std::memory_order_relaxed);
     inherited[fd / 64].fetch_and(others, std::memory_order_relaxed);
+    told_closed[fd / 64].fetch_and(others, std::memory_order_relaxed);
   }
+}
+
+// The program closes a marked `fd`, which it has from /proc/self/fd, or by counting. It stays open. True: the
+// first time, when the kernel would have closed it; else the number names nothing of the program's.
+inline bool tell_closed(int fd) noexcept {
+  const std::uint64_t bit = std::uint64_t{1} << (fd % 64);
+  return (told_closed[fd / 64].fetch_or(bit, std::memory_order_relaxed) & bit) == 0;
 }
 
 // A marked `fd` is of use in a forked child.

@@ -29,6 +29,9 @@ struct ThreadState {
   // Signals that are blocked until depth is 0; bit 0 is signal 1. That of SIGKILL, which cannot be: what is
   // to be done then is not only for the kernel.
   std::uint64_t put_off = 0;
+  // In a wrapped handler, which may have interrupted anything: no thread is made here, and nothing else that
+  // takes libc's memory.
+  bool in_handler = false;
 };
 
 inline thread_local constinit ThreadState thread_state __attribute__((tls_model("initial-exec")));

@@ -92,7 +92,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   const int length = std::snprintf(segment->path_, sizeof segment->path_, "%s/%d", directory,
                                    static_cast<int>(sys::getpid()));
   segment->bytes_ = kSlotsOffset + sizeof(StreamSlot) * kSlots;
-  segment->free_ = static_cast<std::uint32_t*>(std::malloc(sizeof(std::uint32_t) * kSlots));
+  segment->free_ = new (std::nothrow) std::uint32_t[kSlots];
   int fd = -1;
   if (segment->free_ != nullptr && length > 0 &&
       static_cast<std::size_t>(length) < sizeof segment->path_) {
@@ -151,7 +151,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
 
 Segment::~Segment() {
   if (header_ != nullptr) munmap(header_, bytes_);
-  std::free(free_);
+  delete[] free_;
 }
 
 void Segment::lock() noexcept {

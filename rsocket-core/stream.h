@@ -431,7 +431,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind,
                          bool polled = false) noexcept;
   // What is known of the socket's options; each is asked for when it is first needed.
-  enum class Option : std::uint8_t { kRecvTimeout = 1, kSendTimeout = 2, kTellsUnread = 4 };
+  enum class Option : std::uint8_t {
+    kRecvTimeout = 1, kSendTimeout = 2, kTellsUnread = 4, kUserTimeout = 8
+  };
   void learn(Option option) noexcept;
   std::int64_t io_deadline(bool sending) noexcept;
   short channel_ready(short events) noexcept RR_REQUIRES(rx_mutex_);
@@ -444,6 +446,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     (sent ? slot_->counts.tx_sizes : slot_->counts.rx_sizes).add(bytes);
   }
   void stall_begins() noexcept RR_REQUIRES(tx_mutex_);
+  void end_if_peer_is_late() noexcept RR_REQUIRES(tx_mutex_) RR_REQUIRES(rx_mutex_);
   void stall_ends() noexcept RR_REQUIRES(tx_mutex_);
 
   bool peer_closed() const noexcept { return standing_.is(Standing::kPeerClosed); }
@@ -632,6 +635,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<bool> promotion_asked_{false};
   std::atomic<std::uint8_t> known_options_{0};    // Option: which of these three
   std::atomic<std::int64_t> send_timeout_ns_{0};  // 0: none
+  std::atomic<std::int64_t> user_timeout_ns_{0};  // TCP_USER_TIMEOUT; 0: none
   std::atomic<std::int64_t> recv_timeout_ns_{0};
   std::atomic<bool> tells_unread_{false};
   std::atomic<std::uint64_t> uses_{0};  // messages either way, for the threshold
@@ -693,6 +697,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Reason leave_reason_ = Reason::kNone;
   bool waits_for_reader_ = false;  // to answer SWITCH
   std::int64_t deadline_ns_ = std::numeric_limits<std::int64_t>::max();
+  // When the peer's program will have read nothing for TCP_USER_TIMEOUT while a send waits for room, and what
+  // it had read when that began. Under tx_mutex_.
+  std::int64_t late_at_ns_ = std::numeric_limits<std::int64_t>::max();
+  std::uint64_t consumed_at_stall_ = 0;
 };
 
 }  // namespace ringroad

@@ -183,7 +183,7 @@ StreamInterest Stream::interest() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
   StreamInterest want;
-  want.deadline_ns = deadline_ns_;
+  want.deadline_ns = std::min(deadline_ns_, late_at_ns_);
   switch (state()) {
     case State::kOnTcp:
       want.tcp_in = gave_up_ || boundary_ != kNoBoundary;
@@ -270,10 +270,26 @@ bool Stream::leave_idle() noexcept {
   return true;
 }
 
+// As the kernel ends a connection whose window stays closed for that long.
+void Stream::end_if_peer_is_late() noexcept {
+  const std::int64_t now = sys::now_ns();
+  if (now < late_at_ns_) return;
+  late_at_ns_ = kForever;
+  if (state() != State::kOnChannel || !standing_.is(Standing::kStalled)) return;
+  channel_->progress();
+  if (channel_->tx_consumed() == consumed_at_stall_) {
+    break_connection(ETIMEDOUT, Reason::kTimeout);
+  } else {
+    consumed_at_stall_ = channel_->tx_consumed();
+    late_at_ns_ = now + user_timeout_ns_.load(std::memory_order_relaxed);
+  }
+}
+
 void Stream::deadline_passed() noexcept {
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
+    end_if_peer_is_late();
     if (sys::now_ns() < deadline_ns_) return;
     deadline_ns_ = kForever;
     if (state() == State::kSwitching) {

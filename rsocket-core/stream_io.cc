@@ -120,7 +120,14 @@ void Stream::guest_left(bool sent, std::size_t bytes) noexcept {
 void Stream::stall_begins() noexcept {
   stats::Counters::add(slot_->counts.stalls, 1);
   if (standing_.mark(Standing::kStalled)) return;
-  slot_->stalled_since_ns.store(sys::now_ns(), std::memory_order_relaxed);
+  const std::int64_t now = sys::now_ns();
+  slot_->stalled_since_ns.store(now, std::memory_order_relaxed);
+  learn(Option::kUserTimeout);
+  const std::int64_t timeout = user_timeout_ns_.load(std::memory_order_relaxed);
+  if (timeout == 0) return;
+  late_at_ns_ = now + timeout;
+  consumed_at_stall_ = channel_->tx_consumed();
+  host_->attend(*this);  // for its interest
 }
 
 void Stream::stall_ends() noexcept {
@@ -129,6 +136,7 @@ void Stream::stall_ends() noexcept {
   slot_->counts.waits.add(stats::wait_units(waited));
   stats::Counters::add(slot_->counts.waited_ns, waited);
   slot_->stalled_since_ns.store(0, std::memory_order_relaxed);
+  late_at_ns_ = std::numeric_limits<std::int64_t>::max();
   standing_.unmark(Standing::kStalled);
 }
 

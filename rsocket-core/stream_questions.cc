@@ -142,6 +142,10 @@ void Stream::learn(Option option) noexcept {
     case Option::kTellsUnread:
       tells_unread_.store(fetch(IPPROTO_TCP, TCP_INQ, 0) != 0, std::memory_order_relaxed);
       break;
+    case Option::kUserTimeout:
+      user_timeout_ns_.store(std::int64_t{fetch(IPPROTO_TCP, TCP_USER_TIMEOUT, 0U)} * 1'000'000,
+                             std::memory_order_relaxed);
+      break;
   }
   // While others have the socket too they may change them.
   if (!shared()) known_options_.fetch_or(bit, std::memory_order_release);

@@ -26,6 +26,7 @@
 #include <ctime>
 #include <type_traits>
 
+#include "rsocket-core/poll_by_select.h"
 #include "rsocket-core/private_descriptors.h"
 
 namespace ringroad::sys {
@@ -148,9 +149,15 @@ inline int getsockopt(int fd, int level, int name, void* value, socklen_t* len) 
 inline int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
   return static_cast<int>(call(SYS_setsockopt, fd, level, name, value, len));
 }
-// `timeout` may be written by the kernel; pass a copy. `mask` as in ppoll(2), or nullptr.
-inline int ppoll(pollfd* fds, nfds_t n, timespec* timeout, const sigset_t* mask) noexcept {
-  return static_cast<int>(call(SYS_ppoll, fds, n, timeout, mask, _NSIG / 8));
+// `timeout` may be written by the kernel; pass a copy. `mask` as in ppoll(2), or nullptr. `asked`: entries that
+// are the program's own, where RLIMIT_NOFILE is to hold for those (poll_by_select.h).
+inline int ppoll(pollfd* fds, nfds_t n, timespec* timeout, const sigset_t* mask,
+                 nfds_t asked = 0) noexcept {
+  const auto found = static_cast<int>(call(SYS_ppoll, fds, n, timeout, mask, _NSIG / 8));
+  if (hardly_ever(found < 0) && errno == EINVAL) {
+    return poll_by_select(fds, n, timeout, mask, asked, nullptr);
+  }
+  return found;
 }
 inline int epoll_create1(int flags) noexcept {
   return static_cast<int>(call(SYS_epoll_create1, flags));

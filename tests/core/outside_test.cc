@@ -69,6 +69,22 @@ TEST_F(OutsideTest, AForkInsideAWaitLeavesThatWaitAlone) {
   });
 }
 
+TEST_F(OutsideTest, AJumpOutOfWaitsTakesBackWhatTheyHaveCounted) {
+  IN_A_PROCESS([] {
+    outside::take_seat();
+    outside::enter();
+    const outside::Waits one = outside::waits_of_thread();
+    outside::enter();
+    outside::seat->sit();
+    outside::count_seated();
+    const bool all = outside::count == 3;
+    outside::go_back_to(one);
+    const bool back = outside::count == 1 && outside::seat->waits == 0;
+    outside::go_back_to({});
+    return all && back && !outside::anybody();
+  });
+}
+
 TEST_F(OutsideTest, WhoWaitsAtTheFirstSetIsCountedUntilItDoesNot) {
   IN_A_PROCESS([] {
     Sitting one;

@@ -38,6 +38,7 @@ bool answers_enosys_only(Function function) {
   return function == &absent::NoSuch<Function>::call;
 }
 bool answers_enosys_only(void (*)(int)) { return false; }  // it could not
+bool answers_enosys_only(void (*)(__jmp_buf_tag*, int)) { return false; }
 
 class AbsentTest : public testing::Test {
  protected:
