@@ -215,7 +215,7 @@ std::string reason_of(const ProgramFacts& facts) {
     case Obstacle::kNone:
       break;
     case Obstacle::kStatic:
-      return "is statically linked: it has no loader that could preload the library";
+      return "is linked statically: it has no loader that could preload the library";
     case Obstacle::kOtherMachine:
       return "is a program of another machine or word size than the library";
     case Obstacle::kForeignLibc:

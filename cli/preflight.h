@@ -59,7 +59,8 @@ std::string remedy_of(const ProgramFacts& facts);
 // With what the program gains privileges when this user starts it, so that the loader drops the
 // preloaded library; empty: with nothing.
 std::string privileges_of(const ProgramFacts& facts);
-// "/lib64/libc.so.6 has up to GLIBC_2.36, the library needs GLIBC_2.17"; empty where one is not known.
+// "/lib64/libc.so.6 has up to GLIBC_2.36, the library needs GLIBC_2.17"; empty where either is not
+// known.
 std::string versions_of(const ProgramFacts& facts);
 
 }  // namespace ringroad::cli

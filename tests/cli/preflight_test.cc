@@ -165,7 +165,7 @@ TEST_F(Preflight, AStaticProgramHasNoLoader) {
   put("/usr/bin/static-pie", elf_file(false, ET_DYN));
   for (const char* program : {"/usr/bin/static", "/usr/bin/static-pie"}) {
     EXPECT_EQ(obstacle(program), Obstacle::kStatic) << program;
-    EXPECT_THAT(reason_of(inspect(program)), HasSubstr("statically linked")) << program;
+    EXPECT_THAT(reason_of(inspect(program)), HasSubstr("linked statically")) << program;
   }
   // What it starts may well take the library.
   EXPECT_FALSE(must_be_left_out(Obstacle::kStatic));

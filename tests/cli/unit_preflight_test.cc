@@ -98,7 +98,7 @@ TEST_F(UnitPreflight, AStaticProgramIsTold) {
   systemctl_says("LoadState=loaded\nExecStart=" + command(static_));
   const Result result = check();
   EXPECT_EQ(result.status, 1);
-  EXPECT_THAT(result.out, HasSubstr("statically linked"));
+  EXPECT_THAT(result.out, HasSubstr("linked statically"));
 }
 
 TEST_F(UnitPreflight, TheProgramIsLookedForBelowTheUnitsRoot) {

@@ -123,7 +123,7 @@ TEST(ProgramCheck, TellsWhatCannotBePreloaded) {
   EXPECT_EQ(worst(judge(usual())), Level::kOk);
   ProgramFacts facts = usual();
   facts.loader.clear();
-  EXPECT_THAT(judge(facts), Worst(Level::kFail, "statically linked"));
+  EXPECT_THAT(judge(facts), Worst(Level::kFail, "linked statically"));
   facts.go = true;
   EXPECT_THAT(judge(facts), Worst(Level::kFail, "a Go program, linked statically"));
   facts = usual();
