@@ -23,6 +23,9 @@ void forget() noexcept;
 // The handler's mask of signals is to hold after it returns, as it would after the jump. `context` is its
 // third argument.
 void keep_mask(void* context) noexcept;
+// A handler that has forked is the child's main program from now on: PostgreSQL's postmaster starts its
+// processes so. fork() has made libc's locks whole, so the child may make threads there.
+void after_fork_child() noexcept;
 
 // A wrapped handler that runs. A jump out of it also leaves the wait in libc that it has interrupted, which
 // has no pad: this knows how many there were (outside.h). No destructor ends it, as an unwinder would have

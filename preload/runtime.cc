@@ -17,6 +17,7 @@
 #include "preload/cancellation.h"
 #include "preload/epolls.h"
 #include "preload/fresh.h"
+#include "preload/jumps.h"
 #include "preload/lent_memory.h"
 #include "preload/log.h"
 #include "preload/policy_file.h"
@@ -256,6 +257,7 @@ void after_fork_parent() noexcept {
 void after_fork_child() noexcept {
   sys::DescriptorTurn::forget();
   signals::forget_after_fork();
+  jumps::after_fork_child();
   Agent* agent = std::exchange(forked_agent, nullptr);
   if (agent == nullptr) return;
   claim_memory();
@@ -310,6 +312,7 @@ void forget_half_a_start() noexcept {
   const bool held = std::exchange(fork_holds_start, false);
   if (forked_agent != nullptr) return after_fork_child();
   signals::forget_after_fork();
+  jumps::after_fork_child();
   start_mutex.reset_after_fork();
   if (the_agent.load() == nullptr && (held || started.load())) return;  // nothing is half done
   started.store(false);

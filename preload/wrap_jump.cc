@@ -27,6 +27,17 @@ struct Target {
 
 constinit thread_local Target pending __attribute__((tls_model("initial-exec"))){};
 constinit thread_local HandlerFrame* frames __attribute__((tls_model("initial-exec"))) = nullptr;
+// The innermost when this process was forked: what it has become is no handler any more.
+constinit thread_local const HandlerFrame* forked_in __attribute__((tls_model("initial-exec"))) = nullptr;
+
+// Another handler's frame may come to lie where that one lay.
+void pop() noexcept {
+  if (frames == forked_in) forked_in = nullptr;
+  frames = frames->outer;
+}
+void set_in_handler() noexcept {
+  signals::thread_state.in_handler = frames != nullptr && frames != forked_in;
+}
 
 // The stack pointer at which a jump goes on. libc keeps it mangled.
 #if defined(__x86_64__)
@@ -94,14 +105,13 @@ Pad* nearest_left(Address target, Address here, const AlternateStack& alternate)
 
 // The handlers between here and `outer` do not return.
 void leave_handlers(Address outer, Address here, const AlternateStack& alternate, bool to_pad) noexcept {
-  for (; frames != nullptr; frames = frames->outer) {
+  for (; frames != nullptr; pop(), set_in_handler()) {
     if (!is_within(reinterpret_cast<Address>(frames), here, outer, alternate)) return;
     // A call with a pad returns, and says itself that it waits no more.
     const HandlerFrame* const around = frames->outer;
     outside::go_back_to(to_pad              ? frames->waits
                         : around != nullptr ? around->waits
                                             : outside::Waits{});
-    signals::thread_state.in_handler = around != nullptr;
   }
 }
 
@@ -153,6 +163,11 @@ void keep_mask(void* context) noexcept {
            sys::word(&static_cast<ucontext_t*>(context)->uc_sigmask), _NSIG / 8);
 }
 
+void after_fork_child() noexcept {
+  forked_in = frames;
+  set_in_handler();
+}
+
 void HandlerFrame::begin() noexcept {
   outer = frames;
   waits = outside::waits_of_thread();
@@ -161,8 +176,8 @@ void HandlerFrame::begin() noexcept {
   signals::thread_state.in_handler = true;
 }
 void HandlerFrame::end() noexcept {
-  frames = outer;
-  signals::thread_state.in_handler = outer != nullptr;
+  pop();
+  set_in_handler();
 }
 
 }  // namespace ringroad::preload::jumps
