@@ -13,9 +13,10 @@ namespace ringroad::policy {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
+
 std::vector<std::string_view> root_keys() {
   std::vector<std::string_view> keys = {"version"};
-  keys.insert(keys.end(), process_keys().begin(), process_keys().end());
+  for (const std::string_view key : process_keys()) keys.push_back(key);
   keys.push_back("rule");
   return keys;
 }

@@ -33,9 +33,9 @@ SERVICES_OFF = r'''printf '#!/bin/sh\nexit 101\n' >"$1/usr/sbin/policy-rc.d"
 chmod 755 "$1/usr/sbin/policy-rc.d"'''
 RELEASES = ("oldoldstable", "oldstable", "stable", "testing", "unstable", "sid")
 
-BUILD = ("g++ cmake ninja-build pkg-config ccache libibverbs-dev librdmacm-dev "
-         "libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libboost-dev libspdlog-dev "
-         "libgtest-dev libgmock-dev libbenchmark-dev")
+LIBRARIES = ("libibverbs-dev librdmacm-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libboost-dev "
+             "libspdlog-dev libgtest-dev libgmock-dev libbenchmark-dev")
+BUILD = f"g++ cmake ninja-build pkg-config ccache {LIBRARIES}"
 TALK = "python3 procps iproute2 ibverbs-providers"
 
 
@@ -63,6 +63,8 @@ ROOTS = {
                 "valkey-tools redis-tools perl openssl", "the newest MySQL, Valkey and glibc"),
     "sid-mariadb": Root("sid", f"{TALK} librdmacm1t64 mariadb-server mariadb-client galera-4 sysbench rsync "
                         "socat", "the newest MariaDB and Galera"),
+    "bookworm-arm64": Root("bookworm", f"libc6-dev libstdc++-12-dev {LIBRARIES}",
+                           "what the products for aarch64 are compiled against", "arm64"),
 }
 
 # $1 the root, $2 the working folder, then folders to have at their own paths up to `--`, then the
