@@ -129,7 +129,8 @@ class MariaDb:
         answer = b""
         marker = END_OF_ANSWER.encode() + b"\n"
         while not answer.endswith(marker):
-            readable, _, _ = select.select([self._client.stdout], [], [], ANSWER_TIMEOUT_S)
+            readable, _, _ = select.select([self._client.stdout], [], [],
+                                           processes.patient(ANSWER_TIMEOUT_S))
             received = os.read(self._client.stdout.fileno(), 65536) if readable else b""
             answer += received
             if not received or LOST.search(answer):

@@ -78,7 +78,7 @@ class Run:
     def wait_until_started(self):
         """Returns when its threads have all connected and measure."""
         try:
-            processes.wait_until(self._has_started, START_TIMEOUT_S,
+            processes.wait_until(self._has_started, processes.patient(START_TIMEOUT_S),
                                  "sysbench to connect its threads", self.child)
             self._at_start = self._usage()
         except BaseException:
