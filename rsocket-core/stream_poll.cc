@@ -521,7 +521,8 @@ bool Stream::pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken) noex
     pinned_ = true;
     if (reason == Reason::kFdPassed && share() != 0) host_->keep_share(share());
     leave_or_give_up(reason);
-    if (remembers() && kernel_is_level()) forget_again();  // it is for the kernel to give
+    // It is for the kernel to give, unless nothing comes any more.
+    if (remembers() && kernel_is_level() && !is_over()) forget_again();
     if (state() == State::kOnTcp) reason_ = reason;
     settle_kernel_only();
   }
