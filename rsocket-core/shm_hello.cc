@@ -123,6 +123,11 @@ bool ShmPacket::from_user(uid_t user) const noexcept {
   return has_sender_ && sender_ == user && (sender_ != kOverflowUser || all_users_have_names());
 }
 
+Reason ShmPacket::proves_user(uid_t user) const noexcept {
+  if (from_user(user)) return Reason::kNone;
+  return has_sender_ && sender_ == user ? Reason::kNamelessUser : Reason::kForged;
+}
+
 bool ShmPacket::from_same_user() const noexcept { return from_user(geteuid()); }
 
 ShmPacket::Got ShmPacket::receive(int socket) noexcept {

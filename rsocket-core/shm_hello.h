@@ -94,6 +94,8 @@ class ShmPacket {
   bool truncated() const noexcept { return truncated_; }
   // The sender is a process of this user, of this process's own.
   bool from_user(uid_t user) const noexcept;
+  // kNone, or why it is not believed.
+  Reason proves_user(uid_t user) const noexcept;
   bool from_same_user() const noexcept;
 
  private:

@@ -156,7 +156,7 @@ Reason ShmTransport::check_answer(Handshake& handshake, ShmPacket& packet) noexc
 Reason ShmTransport::check_sender(const Handshake& handshake, const ShmPacket& packet) noexcept {
   uid_t owner;
   if (!owner_of_(handshake.tuple.reversed(), owner)) return Reason::kPeerUnproven;
-  return packet.from_user(owner) ? Reason::kNone : Reason::kForged;
+  return packet.proves_user(owner);
 }
 
 // The promotion is given up here. If the listener has its channel already, that must end now, and

@@ -217,7 +217,9 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
     return Reason::kAddressMismatch;
   }
   uid_t owner;
-  if (owner_of_({connector, listener}, owner) && !packet.from_user(owner)) return Reason::kForged;
+  if (owner_of_({connector, listener}, owner)) {
+    if (const Reason why = packet.proves_user(owner); why != Reason::kNone) return why;
+  }
   handshake.memfd = packet.take_descriptor(0);
   if (!is_sealed_memfd(handshake.memfd, shm_file_bytes(hello.hello.ring_bytes))) {
     close_foreign(std::exchange(handshake.memfd, -1));

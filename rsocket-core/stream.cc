@@ -147,7 +147,9 @@ bool Stream::close_by_program(bool busy) noexcept {
     closed_in_use_ = busy;
     if (state() == State::kSwitching && !token_sent_) give_up(Reason::kClosing);
     if (channel_ != nullptr) channel_->progress();
-    const bool on_kernel = channel_ == nullptr && !gave_up_ && kernel_takes_bytes();
+    if (remembers()) skip_verified();
+    const bool on_kernel =
+        channel_ == nullptr && !gave_up_ && kernel_takes_bytes() && !remembers();
     if (peer_closed() && state() == State::kOnChannel) follows_ = true;
     close_now = on_kernel || state() == State::kReset || (peer_closed() && !waits_to_follow());
     known_to_agent = known_to_agent_.load(std::memory_order_relaxed) || !close_now;
@@ -162,16 +164,15 @@ bool Stream::close_by_program(bool busy) noexcept {
         sys::getsockopt(fd(), SOL_SOCKET, SO_LINGER, &option, &length);
       }
       const bool reset_wanted = option.l_onoff != 0 && option.l_linger == 0;
-      int in_kernel = 0;
-      if (boundary_ == kNoBoundary || tcp_rx_ < boundary_) {
-        sys::ioctl(fd(), SIOCINQ, &in_kernel);
-      }
+      const bool in_kernel =
+          (boundary_ == kNoBoundary || tcp_rx_ < boundary_) && unread_on_tcp() > 0;
       // Behind the peer's RESUME what was unread in the ring has come again over TCP.
-      const bool unread = channel_ != nullptr && token_seen_ && !resume_seen_ &&
-                          channel_->rx_head() != channel_->rx_consumed();
+      const bool in_ring = channel_ != nullptr && token_seen_ && !resume_seen_ &&
+                           channel_->rx_head() != channel_->rx_consumed() + again_of_ring_;
+      const bool unread = in_ring || in_kernel || again_unread();
       // Where both directions have ended the kernel has nobody to send a reset to.
       const bool both_ended = shut_wr() && fin_at_ != kNoBoundary;
-      abort = !both_ended && (reset_wanted || unread || in_kernel > 0);
+      abort = !both_ended && (reset_wanted || unread);
       if (!abort) discard_unread();
     }
     int duplicate = -1;

@@ -452,7 +452,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool peer_closed() const noexcept { return standing_.is(Standing::kPeerClosed); }
   bool shut_wr() const noexcept { return standing_.is(Standing::kShutWr); }
 
-  enum class Source : std::uint8_t { kTcp, kTcpUpToBoundary, kRing, kNothing };
+  enum class Source : std::uint8_t { kTcp, kTcpUpToBoundary, kRing, kAgain, kNothing };
   Source source() const noexcept RR_REQUIRES(rx_mutex_);
   // Whether the program may have what is in the ring, also after a reset: not from a peer that has not
   // proved itself, nor where bytes in front of it are lost, nor what it may have read over TCP.
@@ -539,7 +539,16 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool take_come_back() noexcept RR_REQUIRES(rx_mutex_);
   bool push_passage(Passage& passage) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void keep_what_is_here() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  IoResult recv_unreturned(const iovec* iov, int count, std::size_t skip, int flags) noexcept
+  void remember_unread() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void drop_what_came_again() noexcept RR_REQUIRES(rx_mutex_);
+  void forget_again() noexcept RR_REQUIRES(rx_mutex_);
+  bool remembers() const noexcept RR_REQUIRES(rx_mutex_) { return again_.filled > 0 || again_ends_; }
+  bool again_unread() const noexcept RR_REQUIRES(rx_mutex_) { return again_.sent < again_.filled; }
+  // What the kernel has, or gets, is what the program has not read: somebody else may read on.
+  bool kernel_is_level() const noexcept RR_REQUIRES(rx_mutex_) {
+    return again_.sent == again_dropped_;
+  }
+  IoResult recv_again(const iovec* iov, int count, std::size_t skip, int flags) noexcept
       RR_REQUIRES(rx_mutex_);
   // Something of the library's, or behind a frame of its, is not in the kernel's hands yet.
   bool frames_wait() const noexcept RR_REQUIRES(tx_mutex_) {
@@ -612,7 +621,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
     bool operator==(const Arrived&) const = default;
   };
   Arrived claimed_ RR_GUARDED_BY(rx_mutex_);     // see claim_arrivals()
-  Passage unreturned_ RR_GUARDED_BY(rx_mutex_);  // given back to nobody: goes before the ring's
+  // A copy of what the program had not read when the stream left its channel, and how much of it has come
+  // again over TCP and was dropped there: stream_return.cc. `sent`: how much the program has read of it.
+  Passage again_ RR_GUARDED_BY(rx_mutex_);
+  std::size_t again_dropped_ RR_GUARDED_BY(rx_mutex_) = 0;
+  std::size_t again_of_ring_ RR_GUARDED_BY(rx_mutex_) = 0;  // its last bytes: how many are the ring's too
+  bool again_ends_ RR_GUARDED_BY(rx_mutex_) = false;  // the peer's end is behind it, and was told
   std::uint64_t owed_ RR_GUARDED_BY(rx_mutex_) = 0;  // bytes of the ring that come again over TCP
   // The counts began with the kernel's, of which the library had not seen all, and have not grown since.
   bool unproven_ RR_GUARDED_BY(rx_mutex_) = false;

@@ -57,7 +57,7 @@ bool Stream::settled() noexcept {
   MutexLock rx(rx_mutex_);
   if (state() == State::kReset || state() == State::kClosed) return true;
   return channel_ == nullptr && boundary_ == kNoBoundary && !gave_up_ &&
-         !frames_wait();
+         !frames_wait() && kernel_is_level();
 }
 
 // Whose program closed first keeps the kernel's connection in TIME_WAIT, as without us: a server
@@ -88,7 +88,7 @@ void Stream::finish_linger() noexcept {
     case State::kOnTcp:
       // A peer that has yet to hear that we gave up may have its token on the way, and would get a
       // reset for it.
-      done = !frames_wait() && !gave_up_;
+      done = !frames_wait() && !gave_up_ && !remembers();
       break;
     case State::kOnChannel:
       if (pending_shut_wr_) send_fin();
@@ -153,6 +153,7 @@ void Stream::service_locked() noexcept {
   }
   answer_switch();
   if (boundary_ != kNoBoundary) scan_frames();
+  if (remembers()) skip_verified();
   if (channel_ != nullptr && channel_->failed() &&
       (state() == State::kSwitching || state() == State::kOnChannel) && !peer_closed()) {
     // An orderly end closes the channel too: then the end of the TCP connection follows.
@@ -186,7 +187,7 @@ StreamInterest Stream::interest() noexcept {
   want.deadline_ns = std::min(deadline_ns_, late_at_ns_);
   switch (state()) {
     case State::kOnTcp:
-      want.tcp_in = gave_up_ || boundary_ != kNoBoundary;
+      want.tcp_in = gave_up_ || boundary_ != kNoBoundary || remembers();
       want.tcp_out = frames_wait();
       want.done = !want.tcp_in && !want.tcp_out;
       break;

@@ -23,7 +23,8 @@ bool Stream::nonblocking() const noexcept {
 
 bool Stream::shareable() noexcept {
   return state() == State::kOnTcp && !pinned_ && !gave_up_ && boundary_ == kNoBoundary &&
-         kernel_takes_bytes() && !app_closed_ && !shut_rd_ && standing_.error() == 0;
+         kernel_takes_bytes() && !app_closed_ && !shut_rd_ && standing_.error() == 0 &&
+         kernel_is_level();
 }
 
 bool Stream::can_be_shared() noexcept {
@@ -39,6 +40,7 @@ bool Stream::become_shared() noexcept {
     MutexLock rx(rx_mutex_);
     if (state() == State::kConnecting && !pinned_) leave_or_give_up(Reason::kFork);
     if (!shareable()) return false;
+    if (remembers()) forget_again();
     shared_.store(true, std::memory_order_release);
     set_options_changed();
     reason_ = Reason::kFork;

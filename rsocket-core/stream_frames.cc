@@ -312,7 +312,10 @@ void Stream::break_connection(int error, Reason reason) noexcept {
     // What the channel still had to say may have ended it.
     if (state() == State::kReset || state() == State::kClosed) return;
   }
+  const bool returning = state() == State::kResuming;
   if (channel_ != nullptr) channel_->fail(reason);
+  // What is in the copy is not read from the ring as well.
+  if (returning && again_of_ring_ > 0) channel_->consume(std::exchange(again_of_ring_, 0));
   step(StreamEvent::kBroken, reason);
   tx_ = Tx::kDead;
   // The kernel's word for a reset where the peer's end of file had come already.
@@ -378,6 +381,7 @@ void Stream::leave(Reason reason) noexcept {
   const std::uint32_t given_back = peer_closed() ? 0 : take_back();
   if (state() == State::kReset) return;
   owed_ += given_back;
+  remember_unread();
   if (given_back > 0) skip_verified();
   if (owed_ > 0) tcp_make_room(fd(), owed_);
   std::uint8_t frame[kResumeBytes];
@@ -419,6 +423,7 @@ void Stream::back_on_tcp() noexcept {
   tx_ = Tx::kTcp;
   replay_at_ = 0;
   gave_back_ = false;
+  again_of_ring_ = 0;
   fin_at_ = kNoBoundary;  // what came while we were leaving
   given_back_ = Passage();
   come_back_ = Passage();

@@ -343,9 +343,14 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
 Stream::Source Stream::source() const noexcept {
   if (gave_back_ && state() == State::kReset) return Source::kRing;
   if (boundary_ == kNoBoundary) {
-    return state() == State::kReset ? Source::kRing : Source::kTcp;
+    if (state() == State::kReset) return Source::kRing;
+    if (remembers()) return again_unread() ? Source::kAgain : Source::kNothing;
+    return Source::kTcp;
   }
   if (tcp_rx_ < boundary_) return Source::kTcpUpToBoundary;
+  if (remembers() && state() != State::kReset) {
+    return again_unread() ? Source::kAgain : Source::kNothing;
+  }
   if (channel_ != nullptr && token_seen_ && !resume_sent_) return Source::kRing;
   return state() == State::kReset ? Source::kRing : Source::kNothing;
 }
@@ -367,6 +372,7 @@ void Stream::skip_verified() noexcept {
     waiters_.wake(POLLIN | POLLOUT);  // see settled()
     host_->attend(*this);             // perhaps the kernel has the stream for good now
   }
+  if (boundary_ == kNoBoundary && remembers() && !is_over()) drop_what_came_again();
 }
 
 ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
@@ -475,8 +481,13 @@ Stream::IoResult Stream::try_recv(const iovec* iov, int count_iov, std::size_t s
       r = recv_ring(iov, count_iov, skip, flags);
       by_channel = true;
       break;
+    case Source::kAgain:
+      r = recv_again(iov, count_iov, skip, flags);
+      by_channel = true;
+      if ((flags & MSG_PEEK) == 0) skip_verified();
+      break;
     case Source::kNothing:
-      if (shut_rd_) {
+      if (shut_rd_ || again_ends_) {
         r.step = Step::kDone;
       } else if (is_over()) {
         const int error = tell_error(skip);
@@ -574,9 +585,7 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
                                    int flags) noexcept {
   Channel::View view;
   const bool believed = ring_is_next();
-  if (believed && unreturned_.sent < unreturned_.filled) {
-    return recv_unreturned(iov, count_iov, skip, flags);
-  }
+  if (again_unread()) return recv_again(iov, count_iov, skip, flags);
   if (believed) {
     view = channel_->rx_view();
     if (view.size == 0) {

@@ -52,7 +52,7 @@ bool Stream::nothing_follows() noexcept {
   if (shut_rd_ || peer_closed() || is_over() || standing_.error() != 0) {
     return true;
   }
-  if (source() != Source::kTcp) return all_arrived();
+  if (source() != Source::kTcp) return all_arrived() || again_ends_;
   pollfd ends{fd(), POLLRDHUP, 0};
   timespec at_once{};
   return sys::ppoll(&ends, 1, &at_once, nullptr) > 0;

@@ -252,13 +252,16 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
         channel_->progress();
         plan.arrivals = channel_->rx_head();
       }
+      if (from == Source::kAgain) ready |= kReadBits;
       if (reading_ring && plan.arrivals != channel_->rx_consumed()) ready |= kReadBits;
       if (reading_ring || ring_follows) peer_ended = fin_at_ != kNoBoundary || peer_closed();
       if (shut_rd_ && !(reading_kernel && kernel_shut_rd_)) peer_ended = true;
+      if (again_ends_) peer_ended = true;
       plan.ended = peer_ended;
       if (peer_ended) {
         ready |= POLLRDHUP;
-        if (shut_rd_ || peer_closed() || reading_kernel || channel_->rx_head() == fin_at_) {
+        if (shut_rd_ || again_ends_ || peer_closed() || reading_kernel ||
+            channel_->rx_head() == fin_at_) {
           ready |= kReadBits;
         }
       }
@@ -518,6 +521,8 @@ bool Stream::pin(Reason reason, std::int64_t timeout_ns, bool can_be_woken) noex
     pinned_ = true;
     if (reason == Reason::kFdPassed && share() != 0) host_->keep_share(share());
     leave_or_give_up(reason);
+    // It is for the kernel to give, unless nothing comes any more.
+    if (remembers() && kernel_is_level() && !is_over()) forget_again();
     if (state() == State::kOnTcp) reason_ = reason;
     settle_kernel_only();
   }

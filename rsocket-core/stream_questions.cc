@@ -72,11 +72,13 @@ std::uint64_t Stream::unread_on_tcp() noexcept {
   int in_kernel = 0;
   sys::ioctl(fd(), SIOCINQ, &in_kernel);
   const auto all = static_cast<std::uint64_t>(in_kernel);
-  if (boundary_ == kNoBoundary) return all;
+  const std::uint64_t known = again_.filled - again_dropped_;  // comes again
+  if (boundary_ == kNoBoundary) return all - std::min(all, known);
   const std::uint64_t before = std::min(all, boundary_ - tcp_rx_);
   if (!resume_seen_) return before;
   // What stands behind the frames is the program's again.
-  return all - std::min<std::uint64_t>(all - before, verified_ + come_back_.size - come_back_.filled);
+  const std::uint64_t frames = verified_ + come_back_.size - come_back_.filled;
+  return all - std::min(all - before, frames + known);
 }
 
 int Stream::unread_bytes() noexcept {
@@ -89,8 +91,8 @@ int Stream::unread_bytes() noexcept {
   if (channel_ != nullptr && token_seen_ && (!resume_sent_ || stays)) {
     channel_->progress();
     bytes += channel_->rx_head() - channel_->rx_consumed();
-    if (stays) bytes += unreturned_.filled - unreturned_.sent;
   }
+  bytes += again_.filled - again_.sent;
   return static_cast<int>(std::min<std::uint64_t>(bytes, std::numeric_limits<int>::max()));
 }
 

@@ -6,7 +6,18 @@
 //   we write   RESUME{given back = n} n bytes      the peer writes them again, and then its replay
 //
 // Only the end that connected has such bytes: the other answers SWITCH when nothing is unread.
+//
+// They come again over TCP, and so do those in the ring, but a program that was told of them may ask for them
+// before. So this end remembers what is unread, and its program reads that; what it has read so is dropped as
+// it comes again.
+//
+//   again_:        | read by the program  .sent | unread                 .filled |
+//   our kernel:    | again_dropped_ | to be dropped | what is unread ... | what follows
+//
+// Once the kernel has all that is unread, and nothing that is read, the copy is forgotten: whoever reads on,
+// reads there.
 #include <linux/sockios.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,6 +26,7 @@
 
 #include "rsocket-core/stream.h"
 #include "rsocket-core/sys.h"
+#include "rsocket-core/tcp_counters.h"
 
 namespace ringroad {
 
@@ -93,31 +105,95 @@ void Stream::keep_what_is_here() noexcept {
   if (!token_seen_ || (resume_seen_ && came_again_) || channel_->rx_head() != end) return;
   if (gave_back_) {
     if (given_back_.filled == 0) return;
-    unreturned_ = std::exchange(given_back_, Passage());
-    unreturned_.sent = 0;
+    again_ = std::exchange(given_back_, Passage());
+    again_.sent = 0;
     gave_back_ = false;
   }
   fin_at_ = end;
 }
 
+// What is given back, and behind it the ring's. Without memory for it the program waits for it to come again.
+void Stream::remember_unread() noexcept {
+  again_ = Passage();
+  again_dropped_ = again_of_ring_ = 0;
+  again_ends_ = token_seen_ && left_fin_at_ == channel_->rx_head();
+  if (!token_seen_) return;
+  const Channel::View ring = channel_->rx_view();
+  const std::size_t first = given_back_.filled;
+  if (first + ring.size == 0) return;
+  Passage copy(new (std::nothrow) std::uint8_t[first + ring.size], first + ring.size);
+  if (copy.bytes == nullptr) {
+    again_ends_ = false;
+    return;
+  }
+  if (first > 0) std::memcpy(copy.bytes.get(), given_back_.bytes.get(), first);
+  std::memcpy(copy.bytes.get() + first, ring.data, ring.size);
+  copy.filled = copy.size;
+  again_ = std::move(copy);
+  again_of_ring_ = ring.size;
+  gave_back_ = false;
+}
+
+void Stream::forget_again() noexcept {
+  // Where the program stands in the ring is known only while the copy says so.
+  if (again_.sent > 0 && again_.sent < again_.filled) came_again_ = true;
+  if (again_.sent == 0) again_of_ring_ = 0;
+  again_ = Passage();
+  again_dropped_ = 0;
+  again_ends_ = false;
+  if (std::exchange(tell_when_read_, false)) read_since_asked_ = true;
+  waiters_.wake(POLLIN | POLLOUT);
+  host_->attend(*this);
+}
+
+// REQUIRES: the peer's bytes on TCP are its program's, or nothing comes any more.
+void Stream::drop_what_came_again() noexcept {
+  while (!kernel_is_level()) {
+    const ssize_t n =
+        sys::recv(fd(), nullptr, again_.sent - again_dropped_, MSG_TRUNC | MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {  // it ends before they have come
+      if (n < 0) standing_.set_error(errno);
+      again_dropped_ = again_.sent;
+      break;
+    }
+    again_dropped_ += static_cast<std::size_t>(n);
+    tcp_rx_ += static_cast<std::uint64_t>(n);
+    frames_rx_ += static_cast<std::uint64_t>(n);
+  }
+  if (again_unread()) {
+    // While the stream returns the ring may still be what is left.
+    int in_kernel = 0;
+    if (state() != State::kOnTcp || sys::ioctl(fd(), SIOCINQ, &in_kernel) != 0 ||
+        static_cast<std::size_t>(in_kernel) < again_.filled - again_.sent) {
+      return;
+    }
+  } else if (again_ends_ && !tcp_peer_ended(fd())) {
+    again_ = Passage();
+    again_dropped_ = 0;
+    return;
+  }
+  forget_again();
+}
+
 // As recv_ring(). REQUIRES: some is left.
-Stream::IoResult Stream::recv_unreturned(const iovec* iov, int count, std::size_t skip,
-                                         int flags) noexcept {
+Stream::IoResult Stream::recv_again(const iovec* iov, int count, std::size_t skip,
+                                    int flags) noexcept {
   std::size_t n = 0;
-  std::size_t left = unreturned_.filled - unreturned_.sent;
+  std::size_t left = again_.filled - again_.sent;
   for (int i = 0; i < count && left > 0; ++i) {
     const std::size_t passed = std::min(skip, iov[i].iov_len);
     const std::size_t piece = std::min(iov[i].iov_len - passed, left);
     skip -= passed;
     if ((flags & MSG_TRUNC) == 0 && piece > 0) {
       std::memcpy(static_cast<char*>(iov[i].iov_base) + passed,
-                  &unreturned_.bytes[unreturned_.sent + n], piece);
+                  &again_.bytes[again_.sent + n], piece);
     }
     n += piece;
     left -= piece;
   }
-  if ((flags & MSG_PEEK) == 0) unreturned_.sent += n;
-  return {Step::kDone, n, 0, n > 0 && unreturned_.sent == unreturned_.filled};
+  if ((flags & MSG_PEEK) == 0) again_.sent += n;
+  return {Step::kDone, n, 0, n > 0 && !again_unread()};
 }
 
 bool Stream::kernel_can_serve() noexcept {
@@ -126,12 +202,12 @@ bool Stream::kernel_can_serve() noexcept {
   switch (state()) {
     case State::kOnTcp:
     case State::kConnecting:
-      return boundary_ == kNoBoundary && !gave_up_ && !frames_wait();
+      return boundary_ == kNoBoundary && !gave_up_ && !frames_wait() && kernel_is_level();
     case State::kReset: {
       // Nobody writes again what is here, and in the kernel frames may stand behind what is unread.
       int in_kernel = 0;
       return channel_ != nullptr && fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_ &&
-             !gave_back_ && unreturned_.sent == unreturned_.filled &&
+             !gave_back_ && !again_unread() &&
              sys::ioctl(fd(), SIOCINQ, &in_kernel) == 0 && in_kernel == 0;
     }
     default:

@@ -39,7 +39,7 @@ void Stream::step(StreamEvent event, Reason reason) noexcept {
 
 void Stream::settle_kernel_only() noexcept {
   const bool kernel = state() == State::kOnTcp && pinned_ && channel_ == nullptr &&
-                      boundary_ == kNoBoundary && kernel_takes_bytes() &&
+                      boundary_ == kNoBoundary && !remembers() && kernel_takes_bytes() &&
                       standing_.error() == 0;  // the kernel has forgotten it
   if (kernel && shut_rd_ && !kernel_shut_rd_) {
     sys::shutdown(fd(), SHUT_RD);
@@ -61,7 +61,7 @@ Reason Stream::may_promote() noexcept {
   if (guests_.load(std::memory_order_acquire) != 0) return Reason::kBusy;
   if (pinned_) return reason() == Reason::kPending ? Reason::kPolicy : reason();
   if (kept() != Reason::kNone) return kept();
-  if (state() != State::kOnTcp || gave_up_ || boundary_ != kNoBoundary ||
+  if (state() != State::kOnTcp || gave_up_ || boundary_ != kNoBoundary || remembers() ||
       !kernel_takes_bytes()) {
     return Reason::kBusy;
   }
@@ -78,7 +78,7 @@ Reason Stream::may_promote() noexcept {
 bool Stream::all_read() noexcept {
   MutexLock rx(rx_mutex_);
   int unread = 0;
-  tell_when_read_ = guests_.load(std::memory_order_acquire) != 0 ||
+  tell_when_read_ = guests_.load(std::memory_order_acquire) != 0 || remembers() ||
                     (sys::ioctl(fd(), SIOCINQ, &unread) == 0 && unread > 0);
   return !tell_when_read_;
 }

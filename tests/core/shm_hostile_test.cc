@@ -596,7 +596,10 @@ bool is_nobodys_packet(bool without_names) {
     ::poll(&arrived, 1, -1);
     ShmPacket packet;
     if (packet.receive(pair[1]) != ShmPacket::Got::kPacket) ::_exit(4);
-    ::_exit(packet.from_user(65534) ? 1 : 0);
+    const bool named = packet.from_user(65534);
+    const Reason expected = named ? Reason::kNone : Reason::kNamelessUser;
+    if (packet.proves_user(65534) != expected || packet.proves_user(1) != Reason::kForged) ::_exit(5);
+    ::_exit(named ? 1 : 0);
   }
   ::close(pair[1]);
   int status = 0;
