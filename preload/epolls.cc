@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <string_view>
 #include <vector>
 
 #include "preload/cancellation.h"
@@ -125,41 +126,58 @@ int registration_of(int epfd, int fd, epoll_event& event) noexcept {
   return found;
 }
 
-bool is_epoll(int fd) noexcept {
-  constexpr char kLink[] = "anon_inode:[eventpoll]";
+enum class Kind : std::uint8_t { kEpoll, kRing, kOther };
+
+Kind kind_of(int fd) noexcept {
+  constexpr std::string_view kEpoll = "anon_inode:[eventpoll]";
+  constexpr std::string_view kRing = "anon_inode:[io_uring]";
   char path[48];
-  char link[sizeof kLink];
+  char link[kEpoll.size() + 1];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  return sys::call(SYS_readlinkat, AT_FDCWD, path, link, sizeof link) == sizeof kLink - 1 &&
-         std::memcmp(link, kLink, sizeof kLink - 1) == 0;
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, path, link, sizeof link);
+  const std::string_view name(link, n > 0 ? static_cast<std::size_t>(n) : 0);
+  return name == kEpoll ? Kind::kEpoll : name == kRing ? Kind::kRing : Kind::kOther;
+}
+
+// Calls visit(number, kind) until that is false, for each number of this process that is not the library's own. False:
+// there is no telling which there are.
+template <typename Visit>
+bool each_number(Visit visit) noexcept {
+  const int directory = sys::open_high([] {
+    return sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  });
+  if (directory < 0) return false;
+  alignas(dirent64) char buffer[4096];
+  bool on = true;
+  long n = 0;
+  while (on && (n = sys::call(SYS_getdents64, directory, buffer, sizeof buffer)) > 0) {
+    const dirent64* entry;
+    for (char* at = buffer; at < buffer + n && on; at += entry->d_reclen) {
+      entry = reinterpret_cast<const dirent64*>(at);
+      int number;
+      if (std::sscanf(entry->d_name, "%d", &number) != 1 ||
+          private_descriptors::is_marked(number)) {
+        continue;
+      }
+      on = visit(number, kind_of(number));
+    }
+  }
+  sys::close_quietly(directory);
+  return n >= 0;
 }
 
 // The same, for every instance that this process has open: `epfd` is the one. -1: several have it,
 // or there is no telling.
 int only_registration_of(int fd, int& epfd, epoll_event& event) noexcept {
-  const int directory = sys::open_high([] {
-    return sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  });
-  if (directory < 0) return -1;
-  alignas(dirent64) char buffer[4096];
   int found = 0;
-  long n;
-  while (found >= 0 && (n = sys::call(SYS_getdents64, directory, buffer, sizeof buffer)) > 0) {
-    const dirent64* entry;
-    for (char* at = buffer; at < buffer + n && found >= 0; at += entry->d_reclen) {
-      entry = reinterpret_cast<const dirent64*>(at);
-      int number;
-      if (std::sscanf(entry->d_name, "%d", &number) != 1 ||
-          private_descriptors::is_marked(number) || !is_epoll(number)) {
-        continue;
-      }
-      const int there = registration_of(number, fd, event);
-      if (there == 1) epfd = number;
-      found = there == -1 || found + there > 1 ? -1 : found + there;
-    }
-  }
-  sys::close_quietly(directory);
-  return n < 0 ? -1 : found;
+  const bool told = each_number([&](int number, Kind kind) noexcept {
+    if (kind != Kind::kEpoll) return true;
+    const int there = registration_of(number, fd, event);
+    if (there == 1) epfd = number;
+    found = there == -1 || found + there > 1 ? -1 : found + there;
+    return found >= 0;
+  });
+  return told ? found : -1;
 }
 
 // No other process has the stream, or the instance.
@@ -305,6 +323,16 @@ bool take_back(Stream& stream) noexcept {
   }
   for (const auto& set : sets) set->take_back(stream);
   return stream.lent().load(std::memory_order_acquire) == 0;
+}
+
+bool waits_past(int fd) noexcept {
+  bool found = false;
+  epoll_event unused;
+  const bool told = each_number([&](int number, Kind kind) noexcept {
+    found = kind == Kind::kRing || (kind == Kind::kEpoll && registration_of(number, fd, unused) != 0);
+    return !found;
+  });
+  return found || !told;
 }
 
 void after_fork_child() noexcept {

@@ -45,7 +45,8 @@ namespace ringroad {
   X(kRedirect,           "redirect",             "another process of the listener's family has the connection; the request goes there") \
   X(kIdle,               "idle",                 "it was not used for a while and gave its channel back; it is promoted again when it is used") \
   X(kMaxChannels,        "max_channels",         "as many streams have channels as the policy's max_channels allows, and all of them are busy") \
-  X(kWrongKey,           "wrong_key",            "the key files of the two ends differ, or one end has none")
+  X(kWrongKey,           "wrong_key",            "the key files of the two ends differ, or one end has none") \
+  X(kUnseenWait,         "unseen_wait",          "no call that the library sees has waited for the stream: io_uring, raw system calls, a plug-in with a libc of its own")
 // clang-format on
 
 enum class Reason : std::uint8_t {

@@ -162,6 +162,7 @@ void Stream::service_locked() noexcept {
       leave_or_give_up(channel_->failure());
     }
   }
+  if (unseen_) look_for_waits();
   push_replay();
   finish_linger();
   if (state() == State::kOnTcp) settle_kernel_only();
@@ -183,7 +184,7 @@ StreamInterest Stream::interest() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
   StreamInterest want;
-  want.deadline_ns = std::min(deadline_ns_, late_at_ns_);
+  want.deadline_ns = std::min({deadline_ns_, late_at_ns_, past_at_ns_});
   switch (state()) {
     case State::kOnTcp:
       want.tcp_in = gave_up_ || boundary_ != kNoBoundary;
@@ -200,6 +201,7 @@ StreamInterest Stream::interest() noexcept {
     case State::kOnChannel:
       want.tcp_in = !peer_closed() || follow_until_ns_ != 0;
       want.channel = !peer_closed() && (app_closed_ || pending_shut_wr_ ||
+                                       (unseen_ && unread_since_ns_ == 0) ||
                                        channel_->tx_posted() != channel_->tx_head());
       break;
     case State::kResuming:
@@ -290,13 +292,19 @@ void Stream::deadline_passed() noexcept {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
     end_if_peer_is_late();
-    if (sys::now_ns() < deadline_ns_) return;
-    deadline_ns_ = kForever;
-    if (state() == State::kSwitching) {
-      leave_or_give_up(Reason::kTimeout);
-    } else if (app_closed_) {
-      deadline_ns_ = 0;
-      finish_linger();
+    const std::int64_t now = sys::now_ns();
+    const bool past = now >= past_at_ns_;
+    if (past) past_at_ns_ = kForever;
+    if (now < deadline_ns_) {
+      if (!past) return;
+    } else {
+      deadline_ns_ = kForever;
+      if (state() == State::kSwitching) {
+        leave_or_give_up(Reason::kTimeout);
+      } else if (app_closed_) {
+        deadline_ns_ = 0;
+        finish_linger();
+      }
     }
   }
   service();
