@@ -2,11 +2,15 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <string_view>
 #include <vector>
@@ -139,12 +143,12 @@ Kind kind_of(int fd) noexcept {
   return name == kEpoll ? Kind::kEpoll : name == kRing ? Kind::kRing : Kind::kOther;
 }
 
-// Calls visit(number, kind) until that is false, for each number of this process that is not the library's own. False:
-// there is no telling which there are.
+// Calls visit(number) until that is false, for each number that is an entry of the folder. False: it cannot be
+// read.
 template <typename Visit>
-bool each_number(Visit visit) noexcept {
-  const int directory = sys::open_high([] {
-    return sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+bool each_number(const char* folder, Visit visit) noexcept {
+  const int directory = sys::open_high([folder] {
+    return sys::call(SYS_openat, AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
   });
   if (directory < 0) return false;
   alignas(dirent64) char buffer[4096];
@@ -155,11 +159,7 @@ bool each_number(Visit visit) noexcept {
     for (char* at = buffer; at < buffer + n && on; at += entry->d_reclen) {
       entry = reinterpret_cast<const dirent64*>(at);
       int number;
-      if (std::sscanf(entry->d_name, "%d", &number) != 1 ||
-          private_descriptors::is_marked(number)) {
-        continue;
-      }
-      on = visit(number, kind_of(number));
+      if (std::sscanf(entry->d_name, "%d", &number) == 1) on = visit(number);
     }
   }
   sys::close_quietly(directory);
@@ -170,14 +170,53 @@ bool each_number(Visit visit) noexcept {
 // or there is no telling.
 int only_registration_of(int fd, int& epfd, epoll_event& event) noexcept {
   int found = 0;
-  const bool told = each_number([&](int number, Kind kind) noexcept {
-    if (kind != Kind::kEpoll) return true;
+  const bool told = each_number("/proc/self/fd", [&](int number) noexcept {
+    if (private_descriptors::is_marked(number) || kind_of(number) != Kind::kEpoll) return true;
     const int there = registration_of(number, fd, event);
     if (there == 1) epfd = number;
     found = there == -1 || found + there > 1 ? -1 : found + there;
     return found >= 0;
   });
   return told ? found : -1;
+}
+
+// Whether a thread is in a receive, or in a poll, that has the number: /proc/PID/task/TID/syscall (proc(5)).
+bool sleeps_in_a_call_on(int thread, int fd) noexcept {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
+  const int file = sys::open_high(
+      [&] { return sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); });
+  if (file < 0) return false;
+  char line[256];
+  const ssize_t n = sys::read(file, line, sizeof line - 1);
+  sys::close_quietly(file);
+  line[std::max<ssize_t>(n, 0)] = '\0';
+  long call = -1;
+  unsigned long first = 0;
+  unsigned long second = 0;
+  if (std::sscanf(line, "%ld %lx %lx", &call, &first, &second) != 3) return false;
+  switch (call) {
+    case SYS_read:
+    case SYS_readv:
+    case SYS_recvfrom:
+    case SYS_recvmsg:
+    case SYS_recvmmsg:
+      return static_cast<int>(first) == fd;
+#ifdef SYS_poll
+    case SYS_poll:
+#endif
+    case SYS_ppoll:
+      break;
+    default:
+      return false;
+  }
+  // The thread may have left it, with all that it points to.
+  pollfd set[64];
+  const iovec here{set, std::min<std::size_t>(second, std::size(set)) * sizeof *set};
+  const iovec there{reinterpret_cast<void*>(first), here.iov_len};  // NOLINT: as the kernel says
+  const long got = sys::call(SYS_process_vm_readv, sys::getpid(), &here, 1, &there, 1, 0);
+  const pollfd* const end = set + std::max<long>(got, 0) / static_cast<long>(sizeof *set);
+  return std::any_of(set, const_cast<pollfd*>(end), [fd](const pollfd& e) { return e.fd == fd; });
 }
 
 // No other process has the stream, or the instance.
@@ -328,11 +367,17 @@ bool take_back(Stream& stream) noexcept {
 bool waits_past(int fd) noexcept {
   bool found = false;
   epoll_event unused;
-  const bool told = each_number([&](int number, Kind kind) noexcept {
+  const bool told = each_number("/proc/self/fd", [&](int number) noexcept {
+    const Kind kind = private_descriptors::is_marked(number) ? Kind::kOther : kind_of(number);
     found = kind == Kind::kRing || (kind == Kind::kEpoll && registration_of(number, fd, unused) != 0);
     return !found;
   });
-  return found || !told;
+  if (found || !told) return true;
+  each_number("/proc/self/task", [&](int thread) noexcept {
+    found = sleeps_in_a_call_on(thread, fd);
+    return !found;
+  });
+  return found;
 }
 
 void after_fork_child() noexcept {

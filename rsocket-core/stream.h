@@ -120,6 +120,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
   // For a program to take what has come, where no call is seen that waits for it.
   static constexpr std::int64_t kUnseenNs = 100'000'000;
+  static constexpr std::int64_t kLongestUnseenNs = 3'200'000'000;  // twice as long each time
   // For a peer that closed before us to end the kernel's connection before us, too.
   static constexpr std::int64_t kFollowTimeoutNs = 500'000'000;
 
@@ -254,7 +255,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
     if (!awaited_.load(std::memory_order_relaxed)) awaited_.store(true, std::memory_order_relaxed);
   }
   // This process was seen to go past the library: from now on a stream is promoted when such a call was seen.
-  static void note_goes_past() noexcept { goes_past_.store(true, std::memory_order_relaxed); }
+  static void note_goes_past(bool it_does = true) noexcept {
+    goes_past_.store(it_does, std::memory_order_relaxed);
+  }
 
   // ---- Life of the descriptor
   // The program sees the connection established (0 bytes), or has sent or received a message of
@@ -571,6 +574,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool bytes_came_past() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool may_be_past() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void look_for_waits() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void ask_who_waits() noexcept RR_EXCLUDES(tx_mutex_, rx_mutex_);
   // stream_agent.cc:
   void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool all_arrived() const noexcept;
@@ -734,6 +738,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<bool> suspected_{false};  // it has left one for that
   std::uint64_t looked_at_ = 0;       // what the program had consumed then
   std::int64_t unread_since_ns_ = 0;  // and that there was more; 0: there was not
+  std::int64_t look_pause_ns_ = kUnseenNs;
   std::int64_t past_since_ns_ = 0;    // bytes that are not the peer's library's stand on TCP
   std::int64_t past_at_ns_ = std::numeric_limits<std::int64_t>::max();  // to look again
 };

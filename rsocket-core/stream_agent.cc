@@ -288,16 +288,18 @@ void Stream::end_if_peer_is_late() noexcept {
 }
 
 void Stream::deadline_passed() noexcept {
+  ask_who_waits();
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
     end_if_peer_is_late();
     const std::int64_t now = sys::now_ns();
-    const bool past = now >= past_at_ns_;
-    if (past) past_at_ns_ = kForever;
-    if (now < deadline_ns_) {
-      if (!past) return;
-    } else {
+    if (now >= past_at_ns_) {
+      past_at_ns_ = kForever;
+    } else if (now < deadline_ns_) {
+      return;
+    }
+    if (now >= deadline_ns_) {
       deadline_ns_ = kForever;
       if (state() == State::kSwitching) {
         leave_or_give_up(Reason::kTimeout);

@@ -49,7 +49,8 @@ bool Stream::is_awaited() const noexcept {
 Reason Stream::why_unseen() noexcept {
   if (!host_->sees_waits() || is_awaited()) return Reason::kNone;
   if (suspected_ || goes_past_.load(std::memory_order_relaxed)) return Reason::kUnseenWait;
-  if (!nonblocking() || !host_->waits_past(*this)) return Reason::kNone;
+  // Of one that has not been used there is nothing to be seen yet.
+  if ((!nonblocking() && !touched()) || !host_->waits_past(*this)) return Reason::kNone;
   note_goes_past();
   return Reason::kUnseenWait;
 }
@@ -185,22 +186,49 @@ void Stream::look_for_waits() noexcept {
     return;
   }
   channel_->progress();
-  const std::int64_t now = sys::now_ns();
   const std::uint64_t consumed = channel_->rx_consumed();
   const bool unread = channel_->rx_head() != consumed || fin_at_ != kNoBoundary;
-  if (unread_since_ns_ == 0 || consumed != looked_at_) {
+  if (!unread || consumed != looked_at_) look_pause_ns_ = kUnseenNs;
+  if (!unread) {
+    unread_since_ns_ = 0;
+    if (past_since_ns_ == 0) past_at_ns_ = kForever;
+  } else if (unread_since_ns_ == 0 || consumed != looked_at_) {
     looked_at_ = consumed;
-    unread_since_ns_ = unread ? now : 0;
-  } else if (now - unread_since_ns_ >= kUnseenNs) {
-    if (unread && switched_ns_ != unread_since_ns_) {
-      suspected_ = true;
-      note_goes_past();
-      const bool by_message = may_leave_by_message() && channel_->all_consumed();
-      return by_message ? leave_by_message(Reason::kUnseenWait) : leave(Reason::kUnseenWait);
-    }
-    unread_since_ns_ = unread ? now : 0;
+    unread_since_ns_ = sys::now_ns();
+    past_at_ns_ = std::min(past_at_ns_, unread_since_ns_ + look_pause_ns_);
   }
-  past_at_ns_ = unread_since_ns_ != 0 ? unread_since_ns_ + kUnseenNs : kForever;
+}
+
+// Nobody has taken what has come for so long. A program may be busy with something else; but if it waits, then by
+// means that are not seen. Reads files of /proc: no lock is held.
+void Stream::ask_who_waits() noexcept {
+  {
+    MutexLock tx(tx_mutex_);
+    MutexLock rx(rx_mutex_);
+    if (!unseen_ || unread_since_ns_ == 0) return;
+    if (const std::int64_t at = unread_since_ns_ + look_pause_ns_; sys::now_ns() < at) {
+      past_at_ns_ = std::min(past_at_ns_, at);
+      return;
+    }
+  }
+  const bool waits = host_->waits_past(*this);
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  if (!unseen_ || state() != State::kOnChannel || channel_->rx_consumed() != looked_at_) return;
+  if (!waits) {
+    unread_since_ns_ = sys::now_ns();
+    look_pause_ns_ = std::min(2 * look_pause_ns_, kLongestUnseenNs);
+    past_at_ns_ = std::min(past_at_ns_, unread_since_ns_ + look_pause_ns_);
+    return;
+  }
+  suspected_.store(true, std::memory_order_relaxed);
+  note_goes_past();
+  // What the peer has not read is its to say, by a frame.
+  if (may_leave_by_message() && channel_->all_consumed()) {
+    leave_by_message(Reason::kUnseenWait);
+  } else {
+    leave(Reason::kUnseenWait);
+  }
 }
 
 }  // namespace ringroad

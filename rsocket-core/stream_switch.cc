@@ -306,10 +306,10 @@ void Stream::maybe_switched() noexcept {
   hurries_.store(0, std::memory_order_relaxed);
   switched_ns_ = sys::now_ns();
   unseen_ = host_->sees_waits() && !is_awaited();
-  unread_since_ns_ = switched_ns_;
+  unread_since_ns_ = past_since_ns_ = 0;
   looked_at_ = 0;
-  past_since_ns_ = 0;
-  past_at_ns_ = unseen_ ? switched_ns_ + kUnseenNs : kForever;
+  look_pause_ns_ = kUnseenNs;
+  past_at_ns_ = kForever;
   slot_->peer_reason.store(0, std::memory_order_relaxed);
   if (pending_shut_wr_) send_fin();
   if (app_closed_) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
