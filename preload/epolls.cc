@@ -2,12 +2,17 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <new>
+#include <string_view>
 #include <vector>
 
 #include "preload/cancellation.h"
@@ -125,41 +130,93 @@ int registration_of(int epfd, int fd, epoll_event& event) noexcept {
   return found;
 }
 
-bool is_epoll(int fd) noexcept {
-  constexpr char kLink[] = "anon_inode:[eventpoll]";
+enum class Kind : std::uint8_t { kEpoll, kRing, kOther };
+
+Kind kind_of(int fd) noexcept {
+  constexpr std::string_view kEpoll = "anon_inode:[eventpoll]";
+  constexpr std::string_view kRing = "anon_inode:[io_uring]";
   char path[48];
-  char link[sizeof kLink];
+  char link[kEpoll.size() + 1];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  return sys::call(SYS_readlinkat, AT_FDCWD, path, link, sizeof link) == sizeof kLink - 1 &&
-         std::memcmp(link, kLink, sizeof kLink - 1) == 0;
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, path, link, sizeof link);
+  const std::string_view name(link, n > 0 ? static_cast<std::size_t>(n) : 0);
+  return name == kEpoll ? Kind::kEpoll : name == kRing ? Kind::kRing : Kind::kOther;
+}
+
+// Calls visit(number) until that is false, for each number that is an entry of the folder. False: it cannot be
+// read.
+template <typename Visit>
+bool each_number(const char* folder, Visit visit) noexcept {
+  const int directory = sys::open_high([folder] {
+    return sys::call(SYS_openat, AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  });
+  if (directory < 0) return false;
+  alignas(dirent64) char buffer[4096];
+  bool on = true;
+  long n = 0;
+  while (on && (n = sys::call(SYS_getdents64, directory, buffer, sizeof buffer)) > 0) {
+    const dirent64* entry;
+    for (char* at = buffer; at < buffer + n && on; at += entry->d_reclen) {
+      entry = reinterpret_cast<const dirent64*>(at);
+      int number;
+      if (std::sscanf(entry->d_name, "%d", &number) == 1) on = visit(number);
+    }
+  }
+  sys::close_quietly(directory);
+  return n >= 0;
 }
 
 // The same, for every instance that this process has open: `epfd` is the one. -1: several have it,
 // or there is no telling.
 int only_registration_of(int fd, int& epfd, epoll_event& event) noexcept {
-  const int directory = sys::open_high([] {
-    return sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  });
-  if (directory < 0) return -1;
-  alignas(dirent64) char buffer[4096];
   int found = 0;
-  long n;
-  while (found >= 0 && (n = sys::call(SYS_getdents64, directory, buffer, sizeof buffer)) > 0) {
-    const dirent64* entry;
-    for (char* at = buffer; at < buffer + n && found >= 0; at += entry->d_reclen) {
-      entry = reinterpret_cast<const dirent64*>(at);
-      int number;
-      if (std::sscanf(entry->d_name, "%d", &number) != 1 ||
-          private_descriptors::is_marked(number) || !is_epoll(number)) {
-        continue;
-      }
-      const int there = registration_of(number, fd, event);
-      if (there == 1) epfd = number;
-      found = there == -1 || found + there > 1 ? -1 : found + there;
-    }
+  const bool told = each_number("/proc/self/fd", [&](int number) noexcept {
+    if (private_descriptors::is_marked(number) || kind_of(number) != Kind::kEpoll) return true;
+    const int there = registration_of(number, fd, event);
+    if (there == 1) epfd = number;
+    found = there == -1 || found + there > 1 ? -1 : found + there;
+    return found >= 0;
+  });
+  return told ? found : -1;
+}
+
+// Whether a thread is in a receive, or in a poll, that has the number: /proc/PID/task/TID/syscall (proc(5)).
+bool sleeps_in_a_call_on(int thread, int fd) noexcept {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
+  const int file = sys::open_high(
+      [&] { return sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); });
+  if (file < 0) return false;
+  char line[256];
+  const ssize_t n = sys::read(file, line, sizeof line - 1);
+  sys::close_quietly(file);
+  line[std::max<ssize_t>(n, 0)] = '\0';
+  long call = -1;
+  unsigned long first = 0;
+  unsigned long second = 0;
+  if (std::sscanf(line, "%ld %lx %lx", &call, &first, &second) != 3) return false;
+  switch (call) {
+    case SYS_read:
+    case SYS_readv:
+    case SYS_recvfrom:
+    case SYS_recvmsg:
+    case SYS_recvmmsg:
+      return static_cast<int>(first) == fd;
+#ifdef SYS_poll
+    case SYS_poll:
+#endif
+    case SYS_ppoll:
+      break;
+    default:
+      return false;
   }
-  sys::close_quietly(directory);
-  return n < 0 ? -1 : found;
+  // The thread may have left it, with all that it points to.
+  pollfd set[64];
+  const iovec here{set, std::min<std::size_t>(second, std::size(set)) * sizeof *set};
+  const iovec there{reinterpret_cast<void*>(first), here.iov_len};  // NOLINT: as the kernel says
+  const long got = sys::call(SYS_process_vm_readv, sys::getpid(), &here, 1, &there, 1, 0);
+  const pollfd* const end = set + std::max<long>(got, 0) / static_cast<long>(sizeof *set);
+  return std::any_of(set, const_cast<pollfd*>(end), [fd](const pollfd& e) { return e.fd == fd; });
 }
 
 // No other process has the stream, or the instance.
@@ -305,6 +362,22 @@ bool take_back(Stream& stream) noexcept {
   }
   for (const auto& set : sets) set->take_back(stream);
   return stream.lent().load(std::memory_order_acquire) == 0;
+}
+
+bool waits_past(int fd) noexcept {
+  bool found = false;
+  epoll_event unused;
+  const bool told = each_number("/proc/self/fd", [&](int number) noexcept {
+    const Kind kind = private_descriptors::is_marked(number) ? Kind::kOther : kind_of(number);
+    found = kind == Kind::kRing || (kind == Kind::kEpoll && registration_of(number, fd, unused) != 0);
+    return !found;
+  });
+  if (found || !told) return true;
+  each_number("/proc/self/task", [&](int thread) noexcept {
+    found = sleeps_in_a_call_on(thread, fd);
+    return !found;
+  });
+  return found;
 }
 
 void after_fork_child() noexcept {

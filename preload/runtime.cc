@@ -356,6 +356,7 @@ void start() noexcept {
     options.max_channels = max_channels;
     options.tell = tell;
     options.take_back = epolls::take_back;
+    options.waits_past = epolls::waits_past;
     options.log = log_line;
     options.wants_log = wants_log;
     // Here, not when the library is loaded: handlers that come later run earlier before a fork, and an

@@ -120,6 +120,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
         e.waiter.wake_fd = wake_fd;
         e.waiter.events = POLLIN | POLLOUT;
         e.stream->waiters().add(e.waiter);
+        e.stream->note_awaited();
         e.waiting = true;
       }
       Stream::PollPlan plan =

@@ -64,6 +64,9 @@ struct AgentOptions {
   // Takes a stream back that is lent to the kernel's epoll instances; false: another process has one of them, or
   // the program is to modify it first. Called on the agent thread; null: none is ever lent.
   bool (*take_back)(Stream& stream) noexcept = nullptr;
+  // Whether the program waits for what the number `fd` names by means that did not come through the caller, or
+  // there is no telling. Called on the agent thread; null: nobody knows of any waits (StreamHost::sees_waits()).
+  bool (*waits_past)(int fd) noexcept = nullptr;
 };
 
 class Agent final : public StreamHost, public TransportEvents {
@@ -126,6 +129,8 @@ class Agent final : public StreamHost, public TransportEvents {
   bool holds_alone(const Stream& stream) noexcept override;
   void release_share(std::uint64_t share) noexcept override { family_.release(share); }
   void keep_share(std::uint64_t share) noexcept override { family_.keep(share); }
+  bool sees_waits() noexcept override { return options_.waits_past != nullptr; }
+  bool waits_past(const Stream& stream) noexcept override { return options_.waits_past(stream.fd()); }
 
   // TransportEvents
   void on_request(Transport& transport, PromotionId id,

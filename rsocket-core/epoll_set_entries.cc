@@ -92,6 +92,7 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
   item.events = POLLIN | POLLOUT;
   item.woken = on_news;
   stream->waiters().add(item);
+  stream->note_awaited();
   // Who closes says so and then looks who is here. One of the two sees the other.
   if ((stream->in_epoll_sets().fetch_add(1, std::memory_order_acq_rel) & Stream::kEntersNoMore) !=
       0) {

@@ -41,13 +41,15 @@ bool well_formed(const ControlMessage& message) noexcept {
     case ControlType::kSwitchAck:
     case ControlType::kGiveUp:
     case ControlType::kFin:
+    case ControlType::kLeft:
       break;
     case ControlType::kCredit:
     default:
       return false;
   }
   return message.reason < static_cast<std::uint8_t>(Reason::kCount) && message.zero16 == 0 &&
-         message.credits == 0 && message.consumed == 0 &&
+         message.credits == 0 &&
+         (message.consumed == 0 || message.type == static_cast<std::uint8_t>(ControlType::kLeft)) &&
          (message.proof == 0 || message.type == static_cast<std::uint8_t>(ControlType::kSwitch));
 }
 

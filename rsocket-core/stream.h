@@ -83,6 +83,11 @@ class StreamHost {
   virtual void release_share(std::uint64_t) noexcept {}
   // Somebody has the descriptor who is not of the family.
   virtual void keep_share(std::uint64_t) noexcept {}
+  // Whether the program's calls go through somebody who sees all that it makes by libc; if not, nobody can tell
+  // of a wait that it was not seen.
+  virtual bool sees_waits() noexcept { return false; }
+  // Whether the program waits for the stream by means that were not seen, or nobody can tell.
+  virtual bool waits_past(const Stream&) noexcept { return false; }
 
  protected:
   ~StreamHost() = default;
@@ -113,6 +118,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
   static constexpr std::int64_t kReadTimeoutNs = 200'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
+  // For a program to take what has come, where no call is seen that waits for it.
+  static constexpr std::int64_t kUnseenNs = 100'000'000;
+  static constexpr std::int64_t kLongestUnseenNs = 3'200'000'000;  // twice as long each time
   // For a peer that closed before us to end the kernel's connection before us, too.
   static constexpr std::int64_t kFollowTimeoutNs = 500'000'000;
 
@@ -240,6 +248,16 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // In how many of them the kernel answers for it, until no other process has it (EpollSet::lend_all()).
   std::atomic<unsigned>& lent() noexcept { return lent_; }
   WaitList& waiters() noexcept { return waiters_; }
+
+  // ---- What reaches the kernel past the library (stream_past.cc)
+  // A call of the program's waits for the stream, or will: poll, select, epoll, a receive that sleeps.
+  void note_awaited() noexcept {
+    if (!awaited_.load(std::memory_order_relaxed)) awaited_.store(true, std::memory_order_relaxed);
+  }
+  // This process was seen to go past the library: from now on a stream is promoted when such a call was seen.
+  static void note_goes_past(bool it_does = true) noexcept {
+    goes_past_.store(it_does, std::memory_order_relaxed);
+  }
 
   // ---- Life of the descriptor
   // The program sees the connection established (0 bytes), or has sent or received a message of
@@ -554,6 +572,18 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool frames_wait() const noexcept RR_REQUIRES(tx_mutex_) {
     return frames_sent_ < frames_size_ || given_back_.sent < given_back_.filled;
   }
+  // stream_past.cc:
+  bool is_awaited() const noexcept;
+  Reason why_unseen() noexcept;
+  bool may_leave_by_message() const noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void leave_by_message(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void on_left(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void begin_return(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool frame_stands_behind() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool bytes_came_past() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool may_be_past() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void look_for_waits() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void ask_who_waits() noexcept RR_EXCLUDES(tx_mutex_, rx_mutex_);
   // stream_agent.cc:
   void send_fin() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool all_arrived() const noexcept;
@@ -672,6 +702,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<std::uint64_t> share_{0};
   std::atomic<bool> queued_{false};
   std::atomic<bool> known_to_agent_{false};  // it may keep or watch it
+  static inline std::atomic<bool> goes_past_{false};
+  std::atomic<bool> awaited_{false};
   Spin spin_;
 
   WaitList waiters_;
@@ -715,6 +747,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // it had read when that began. Under tx_mutex_.
   std::int64_t late_at_ns_ = std::numeric_limits<std::int64_t>::max();
   std::uint64_t consumed_at_stall_ = 0;
+  // See stream_past.cc. Written under both locks.
+  bool unseen_ = false;       // on a channel, and no call has been seen that waits for what comes there
+  std::atomic<bool> suspected_{false};  // it has left one for that
+  std::uint64_t looked_at_ = 0;       // what the program had consumed then
+  std::int64_t unread_since_ns_ = 0;  // and that there was more; 0: there was not
+  std::int64_t look_pause_ns_ = kUnseenNs;
+  std::int64_t past_since_ns_ = 0;    // bytes that are not the peer's library's stand on TCP
+  std::int64_t past_at_ns_ = std::numeric_limits<std::int64_t>::max();  // to look again
 };
 
 }  // namespace ringroad

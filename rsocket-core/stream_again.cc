@@ -32,6 +32,7 @@ bool passing(Reason reason) noexcept {
     case Reason::kQpError:
     case Reason::kPeerGone:
     case Reason::kRedirect:
+    case Reason::kUnseenWait:  // one may be seen yet
       return true;
     default:
       return false;

@@ -163,6 +163,7 @@ void Stream::service_locked() noexcept {
       leave_or_give_up(channel_->failure());
     }
   }
+  if (unseen_) look_for_waits();
   push_replay();
   finish_linger();
   if (state() == State::kOnTcp) settle_kernel_only();
@@ -184,7 +185,7 @@ StreamInterest Stream::interest() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
   StreamInterest want;
-  want.deadline_ns = std::min(deadline_ns_, late_at_ns_);
+  want.deadline_ns = std::min({deadline_ns_, late_at_ns_, past_at_ns_});
   switch (state()) {
     case State::kOnTcp:
       want.tcp_in = gave_up_ || boundary_ != kNoBoundary || remembers();
@@ -201,6 +202,7 @@ StreamInterest Stream::interest() noexcept {
     case State::kOnChannel:
       want.tcp_in = !peer_closed() || follow_until_ns_ != 0;
       want.channel = !peer_closed() && (app_closed_ || pending_shut_wr_ ||
+                                       (unseen_ && unread_since_ns_ == 0) ||
                                        channel_->tx_posted() != channel_->tx_head());
       break;
     case State::kResuming:
@@ -287,17 +289,25 @@ void Stream::end_if_peer_is_late() noexcept {
 }
 
 void Stream::deadline_passed() noexcept {
+  ask_who_waits();
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
     end_if_peer_is_late();
-    if (sys::now_ns() < deadline_ns_) return;
-    deadline_ns_ = kForever;
-    if (state() == State::kSwitching) {
-      leave_or_give_up(Reason::kTimeout);
-    } else if (app_closed_) {
-      deadline_ns_ = 0;
-      finish_linger();
+    const std::int64_t now = sys::now_ns();
+    if (now >= past_at_ns_) {
+      past_at_ns_ = kForever;
+    } else if (now < deadline_ns_) {
+      return;
+    }
+    if (now >= deadline_ns_) {
+      deadline_ns_ = kForever;
+      if (state() == State::kSwitching) {
+        leave_or_give_up(Reason::kTimeout);
+      } else if (app_closed_) {
+        deadline_ns_ = 0;
+        finish_linger();
+      }
     }
   }
   service();

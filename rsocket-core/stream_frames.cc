@@ -127,6 +127,7 @@ void Stream::scan_frames() noexcept {
       case FrameMatch::kPartial:
         // Bytes of the program's may begin as a frame does, and be the last.
         if (!token_seen_ && tcp_peer_ended(fd()) && unread_in_kernel(fd()) == seen) frame_other();
+        if (state() == State::kOnChannel && may_be_past()) frame_other();
         return;
       case FrameMatch::kToken:
         if (token_seen_ || resume_seen_ || !answered_) {
@@ -213,6 +214,7 @@ void Stream::answer_resume() noexcept {
 // Application bytes at the boundary.
 void Stream::frame_other() noexcept {
   if (token_seen_ && !resume_seen_) {
+    if (bytes_came_past()) return;
     // Behind its token a peer may write nothing but RESUME: bytes are never guessed.
     break_connection(ECONNRESET, Reason::kForged);
     return;

@@ -384,6 +384,7 @@ Spin::Look Stream::look_at_channel(std::uint64_t arrivals, bool room_awaited,
 bool Stream::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind,
                                bool polled) noexcept {
   if (!polled && may_spin(events) && spin_until_ready(events, deadline_ns)) return true;
+  if ((events & POLLIN) != 0) note_awaited();
   Waiter waiter;
   waiter.events = events;
   waiter.wake_fd = thread_wake_fd();

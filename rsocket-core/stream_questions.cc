@@ -23,6 +23,8 @@ int Stream::shutdown(int how) noexcept {
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
+    // The peer may be on TCP by now, and look for our end there.
+    if (state() == State::kOnChannel && channel_->control_may_wait()) take_in_channel();
     const bool write = how != SHUT_RD;
     const bool read = how != SHUT_WR;
     const bool both_ended = shut_wr() && (fin_at_ != kNoBoundary || peer_closed());

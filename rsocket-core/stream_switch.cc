@@ -89,7 +89,8 @@ bool Stream::read_since_asked() noexcept {
 }
 
 Reason Stream::promotion_started(const Nonce& nonce) noexcept {
-  const Reason why_not = may_promote();
+  Reason why_not = may_promote();
+  if (why_not == Reason::kNone) why_not = why_unseen();
   if (why_not != Reason::kNone) return why_not;
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
@@ -248,6 +249,8 @@ void Stream::on_control(const ControlMessage& m) noexcept {
         channel_->progress();
       }
       return;
+    case ControlType::kLeft:
+      return on_left(m);
     case ControlType::kCredit:
       break;
   }
@@ -302,6 +305,11 @@ void Stream::maybe_switched() noexcept {
   retries_ = room_pauses_ = 0;
   hurries_.store(0, std::memory_order_relaxed);
   switched_ns_ = sys::now_ns();
+  unseen_ = host_->sees_waits() && !is_awaited();
+  unread_since_ns_ = past_since_ns_ = 0;
+  looked_at_ = 0;
+  look_pause_ns_ = kUnseenNs;
+  past_at_ns_ = kForever;
   slot_->peer_reason.store(0, std::memory_order_relaxed);
   if (pending_shut_wr_) send_fin();
   if (app_closed_) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;

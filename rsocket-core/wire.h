@@ -31,8 +31,12 @@ enum class Feature : std::uint32_t {
   // Bytes behind a RESUME which the other end writes again. Builds of version 1 exist that read such a
   // RESUME as bytes of the program's, and reset the connection.
   kGivenBack = 1U << 0,
+  // A return to TCP that a control message announces, and no frame (ControlType::kLeft): somebody may read
+  // the TCP socket who would take a frame for bytes of the program's.
+  kLeft = 1U << 1,
 };
-inline constexpr std::uint32_t kFeatures = static_cast<std::uint32_t>(Feature::kGivenBack);
+inline constexpr std::uint32_t kFeatures =
+    static_cast<std::uint32_t>(Feature::kGivenBack) | static_cast<std::uint32_t>(Feature::kLeft);
 
 // What both ends of a promotion can do. A message's path has no room for more than the features that there are.
 struct Agreement {
@@ -99,7 +103,7 @@ FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_
 //  | type | reason | zero   | credits  | consumed       | value          | proof         |
 //
 // `credits` and `consumed` are cumulative and stand in every message (verbs uses them for flow
-// control; shm has them in shared memory and sends zero). `value` depends on the type.
+// control; shm has them in shared memory and sends zero, but for kLeft). `value` depends on the type.
 
 // That a key is known (proof.h). 0: none.
 using Proof = std::uint64_t;
@@ -111,6 +115,9 @@ enum class ControlType : std::uint8_t {
   kSwitchAck = 3,  // value = the S that is accepted
   kGiveUp = 4,     // the sender gave the promotion up before it wrote its token
   kFin = 5,        // value = ring offset after the last byte of the direction
+  kLeft = 6,       // shm only, where both know Feature::kLeft. The sender is on TCP from here on. value = ring
+                   // offset up to which its program has read, consumed = the same of the receiver's, whom it
+                   // gives the rest over TCP
 };
 
 struct ControlMessage {

@@ -758,7 +758,7 @@ TEST(ShmChannelLies, RefusesMalformedControlMessages) {
   std::fill(std::begin(messages), std::end(messages), control(ControlType::kFin, 0));
   messages[0].type = 0;
   messages[1].type = static_cast<std::uint8_t>(ControlType::kCredit);
-  messages[2].type = 6;
+  messages[2].type = 7;
   messages[3].reason = static_cast<std::uint8_t>(Reason::kCount);
   messages[4].zero16 = 1;
   messages[5].credits = 1;

@@ -27,8 +27,12 @@ class QuietHost final : public StreamHost {
   void attend(Stream&) noexcept override { ++attended; }
   void start_promotion(Stream&) noexcept override { ++asked; }
   void unwatch(Stream&, int) noexcept override {}
+  bool sees_waits() noexcept override { return sees; }
+  bool waits_past(const Stream&) noexcept override { return waits; }
   std::atomic<int> attended{0};
   std::atomic<int> asked{0};
+  bool sees = false;
+  bool waits = false;
 };
 
 // Descriptors of a connected TCP connection: connector, accepted.

@@ -421,7 +421,13 @@ TEST(StreamSwitch, TheAskedEndNoticesUntrackedBytesBeforeItCommits) {
 
 TEST(StreamSwitch, ResetsWhenBytesFollowTheTokenThatAreNoFrame) {
   StreamPair p;
-  p.promote();
+  p.start();
+  auto [ca, cb] = make_shm_pair(p.ring_bytes);
+  ca->set_agreement(Agreement{});  // as with a build that knows no other way: stream_past_test.cc
+  cb->set_agreement(Agreement{});
+  p.a->channel_up(std::move(ca), p.b_nonce);
+  p.b->channel_up(std::move(cb), p.a_nonce);
+  ASSERT_TRUE(p.pump_until([&] { return p.a->state() == State::kOnChannel; }));
   ASSERT_EQ(32, ::send(p.b_fd, "behind the library's back, 32 byt", 32, 0));
   ASSERT_TRUE(p.pump_until([&] { return p.a->state() == State::kReset; }));
   EXPECT_EQ(Reason::kForged, p.a->reason());

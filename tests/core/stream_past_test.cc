@@ -1,0 +1,177 @@
+// What reaches the kernel past the library: bytes that a program moves on the TCP socket itself, and waits that no call
+// of the library's has seen.
+#include "rsocket-core/sys.h"
+#include "tests/core/stream_pair.h"
+
+namespace ringroad::test {
+namespace {
+
+std::string raw_recv(int fd, std::size_t n) {
+  std::string buffer(n, '\0');
+  const ssize_t got = ::recv(fd, buffer.data(), n, MSG_DONTWAIT);
+  if (got < 0) return "<" + std::string(strerrorname_np(errno)) + ">";
+  buffer.resize(static_cast<std::size_t>(got));
+  return buffer;
+}
+
+void raw_send(int fd, const std::string& bytes) {
+  ASSERT_EQ(static_cast<ssize_t>(bytes.size()), ::send(fd, bytes.data(), bytes.size(), 0));
+}
+
+bool both_on_tcp(const StreamPair& p) {
+  return p.a->state() == State::kOnTcp && p.b->state() == State::kOnTcp;
+}
+
+// As the agent, with its deadlines.
+template <typename Done>
+bool pump_with_deadlines(StreamPair& p, Done done) {
+  return p.pump_until([&] {
+    const std::int64_t now = sys::now_ns();
+    for (Stream* const s : {p.a.get(), p.b.get()}) {
+      if (s->interest().deadline_ns <= now) s->deadline_passed();
+    }
+    return done();
+  });
+}
+
+class StreamPast : public testing::TestWithParam<bool> {
+ protected:
+  StreamPast() : past(GetParam() ? p.a : p.b), other(GetParam() ? p.b : p.a) { p.promote(); }
+  int past_fd() const { return GetParam() ? p.a_fd : p.b_fd; }
+
+  StreamPair p;
+  StreamPtr& past;   // whose program goes past its library
+  StreamPtr& other;
+};
+
+TEST_P(StreamPast, BytesThatAreWrittenOnTcpArriveAndSoDoesTheAnswerThere) {
+  raw_send(past_fd(), "written on TCP");
+  std::string got;
+  ASSERT_TRUE(p.pump_until([&] { return (got = recv_text(*other, 100)) != "<EAGAIN>"; }));
+  EXPECT_EQ("written on TCP", got);
+  EXPECT_EQ(6, send_text(*other, "answer"));
+  ASSERT_TRUE(readable(past_fd(), 1000));
+  EXPECT_EQ("answer", raw_recv(past_fd(), 100)) << "and nothing else: no frame";
+  ASSERT_TRUE(p.pump_until([&] { return both_on_tcp(p); }));
+  EXPECT_EQ(Reason::kUntrackedIo, past->reason());
+  EXPECT_EQ(Reason::kUntrackedIo, other->reason());
+  EXPECT_EQ(5, send_text(*past, "later"));
+  ASSERT_TRUE(readable(other->fd(), 1000));
+  EXPECT_EQ("later", recv_text(*other, 100));
+}
+
+TEST_P(StreamPast, BytesThatAreWrittenOnTcpComeBehindThoseOfTheRing) {
+  EXPECT_EQ(6, send_text(*past, "first "));
+  raw_send(past_fd(), "second ");
+  for (int i = 0; i < 30; ++i) {
+    other->service();
+    poll(nullptr, 0, 1);
+  }
+  EXPECT_EQ(State::kOnChannel, other->state()) << "until its program has read what is there";
+  EXPECT_EQ("first ", recv_text(*other, 100));
+  ASSERT_TRUE(p.pump_until([&] { return other->state() == State::kOnTcp; }));
+  // It does not know yet, and writes to the ring.
+  EXPECT_EQ(5, send_text(*past, "third"));
+  std::string got;
+  ASSERT_TRUE(p.pump_until([&] {
+    const std::string more = recv_text(*other, 100);
+    if (more != "<EAGAIN>") got += more;
+    return got.size() >= 12;
+  }));
+  EXPECT_EQ("second third", got);
+}
+
+TEST_P(StreamPast, AByteThatBeginsAsAFrameDoesArrives) {
+  const char first = static_cast<char>((GetParam() ? p.b_nonce : p.a_nonce)[0]);
+  raw_send(past_fd(), std::string(1, first));
+  std::string got;
+  ASSERT_TRUE(p.pump_until([&] { return (got = recv_text(*other, 100)) != "<EAGAIN>"; }));
+  EXPECT_EQ(std::string(1, first), got);
+}
+
+TEST_P(StreamPast, AnEndBehindThemIsTheEnd) {
+  raw_send(past_fd(), "the last");
+  ASSERT_EQ(0, past->shutdown(SHUT_WR));
+  std::string got;
+  ASSERT_TRUE(p.pump_until([&] {
+    const std::string more = recv_text(*other, 100);
+    if (more != "<EAGAIN>") got += more;
+    return more.empty();
+  }));
+  EXPECT_EQ("the last", got);
+}
+
+TEST_P(StreamPast, WhatItsProgramNeverReadsOfTheRingComesOverTcp) {
+  EXPECT_EQ(6, send_text(*other, "pushed"));
+  raw_send(past_fd(), "request");
+  std::string got;
+  ASSERT_TRUE(p.pump_until([&] { return (got = recv_text(*other, 100)) != "<EAGAIN>"; }));
+  EXPECT_EQ("request", got);
+  ASSERT_TRUE(readable(past_fd(), 1000));
+  EXPECT_EQ("pushed", raw_recv(past_fd(), 100));
+}
+
+TEST_P(StreamPast, BothEndsMayFindSuchBytesAtOnce) {
+  raw_send(p.a_fd, "from a");
+  raw_send(p.b_fd, "from b");
+  ASSERT_TRUE(p.pump_until([&] { return both_on_tcp(p); }));
+  EXPECT_EQ("from b", recv_text(*p.a, 100));
+  EXPECT_EQ("from a", recv_text(*p.b, 100));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ends, StreamPast, testing::Bool(), [](const testing::TestParamInfo<bool>& test) {
+  return test.param ? "Connector" : "Listener";
+});
+
+class StreamUnseen : public testing::Test {
+ protected:
+  StreamUnseen() { Stream::note_goes_past(false); }
+  ~StreamUnseen() override { Stream::note_goes_past(false); }
+};
+
+TEST_F(StreamUnseen, BytesThatNobodyWasSeenToWaitForComeOverTcp) {
+  StreamPair p;
+  p.host.sees = true;
+  p.promote();
+  p.b->note_awaited();
+  p.host.waits = true;
+  EXPECT_EQ(5, send_text(*p.b, "hello"));
+  ASSERT_TRUE(pump_with_deadlines(p, [&] { return both_on_tcp(p); }));
+  EXPECT_EQ(Reason::kUnseenWait, p.a->reason());
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  EXPECT_EQ("hello", raw_recv(p.a_fd, 100)) << "no frame, whoever reads it";
+  // And not again before such a call was seen.
+  EXPECT_EQ(Reason::kUntrackedIo, p.a->may_promote());
+}
+
+TEST_F(StreamUnseen, AStreamThatIsWaitedForOtherwiseIsNotPromotedBeforeACallIsSeen) {
+  StreamPair p;
+  p.host.sees = p.host.waits = true;
+  Nonce nonce{};
+  EXPECT_EQ(Reason::kUnseenWait, p.a->promotion_started(nonce));
+  p.host.waits = false;
+  EXPECT_EQ(Reason::kUnseenWait, p.b->promotion_started(nonce)) << "which the process may do with each";
+  p.a->note_awaited();
+  p.b->note_awaited();
+  p.promote();
+}
+
+TEST_F(StreamUnseen, OneWhoseProgramIsMerelyLateStaysOnItsChannel) {
+  StreamPair p;
+  p.host.sees = true;
+  p.promote();
+  p.b->note_awaited();
+  EXPECT_EQ(5, send_text(*p.b, "hello"));
+  const std::int64_t until = sys::now_ns() + 3 * Stream::kUnseenNs;
+  pump_with_deadlines(p, [&] { return sys::now_ns() >= until; });
+  EXPECT_EQ(State::kOnChannel, p.a->state());
+  EXPECT_EQ("hello", recv_text(*p.a, 100));
+  p.a->note_awaited();
+  p.host.waits = true;
+  EXPECT_EQ(5, send_text(*p.b, "again"));
+  pump_with_deadlines(p, [&] { return sys::now_ns() >= until + 3 * Stream::kUnseenNs; });
+  EXPECT_EQ(State::kOnChannel, p.a->state()) << "a call has been seen";
+}
+
+}  // namespace
+}  // namespace ringroad::test
