@@ -176,8 +176,7 @@ Farewell::Farewell(int fd) noexcept {
   if (managed(fd) && !some_linger.load(std::memory_order_relaxed)) return;
   if (!lingers(fd)) return;
   const int saved = errno;
-  copy_ =
-      sys::open_high([&] { return sys::fcntl(fd, F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
+  copy_ = sys::open_high([&] { return sys::duplicate(fd); });
   errno = saved;
 }
 Farewell::~Farewell() {

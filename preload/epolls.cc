@@ -334,6 +334,13 @@ bool found_inner(int epfd, epoll_event* events, int& count) noexcept {
   return true;
 }
 
+void retire() noexcept {
+  for (const auto& set : all_sets()) {
+    set->hand_back();
+    set->retire();
+  }
+}
+
 void lend_all() noexcept {
   for (const auto& set : all_sets()) set->lend_all();
 }

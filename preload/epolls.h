@@ -32,6 +32,8 @@ inline bool holds_none(int epfd) noexcept {
 // After a wait of libc's on `epfd`, which knew of no stream there, that found `count` events: takes the
 // library's own event out, if it is among them. True: it was.
 bool found_inner(int epfd, epoll_event* events, int& count) noexcept;
+// The streams are the kernel's for good: so are the instances.
+void retire() noexcept;
 // Before a fork: the kernel answers for all streams that it can serve, as a child will need them there.
 void lend_all() noexcept;
 // With the table locked: `member` will have the instance as well.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "rsocket-core/above_limit.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad::preload::policy_file {
@@ -139,7 +140,7 @@ const policy::Policy* current() noexcept { return in_use.load(std::memory_order_
 int watch() noexcept {
   const int saved = errno;
   const int fd =
-      sys::open_high([] { return sys::call(SYS_inotify_init1, IN_NONBLOCK | IN_CLOEXEC); });
+      above_limit(sys::open_high([] { return sys::call(SYS_inotify_init1, IN_NONBLOCK | IN_CLOEXEC); }));
   try {
     watch_all(fd);
   } catch (const std::bad_alloc&) {

@@ -4,12 +4,15 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <new>
 #include <utility>
@@ -22,9 +25,14 @@
 #include "preload/log.h"
 #include "preload/policy_file.h"
 #include "preload/real.h"
+#include "rsocket-core/above_limit.h"
+#include "rsocket-core/private_descriptors.h"
+#include "rsocket-core/signals.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad::preload::runtime {
+
+std::atomic<int> near_limit{std::numeric_limits<int>::max()};
 
 namespace {
 
@@ -50,6 +58,8 @@ pid_t owner = 0;
 Family::Member child = 0;  // that is being forked; guarded by the table of descriptors
 std::atomic<unsigned> fork_count{0};
 std::atomic<bool> kernel_only{false};
+Mutex room_mutex;
+bool room_was_made RR_GUARDED_BY(room_mutex) = false;
 std::atomic<bool> policy_edited{false};
 std::atomic<int> execs_under_way{0};  // threads inside of exec
 thread_local Agent* forked_agent = nullptr;  // this thread is between before_fork() and after it
@@ -117,7 +127,7 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
   host.abi = kVerbsAbi;
   host.events = &events;
   host.next_id = Agent::next_promotion_id;
-  host.adopt_fd = [](int fd) noexcept { return sys::move_high(fd); };
+  host.adopt_fd = [](int fd) noexcept { return above_limit(sys::move_high(fd)); };
   host.share_fd = [](int fd) noexcept {
     const int high = sys::move_high(fd, true);  // what the libraries cannot do without
     private_descriptors::keep_in_children(high);
@@ -278,6 +288,7 @@ void after_fork_child() noexcept {
   establish_mutex.reset_after_fork();
   fresh::after_fork_child();
   inherit_mutex.reset_after_fork();
+  room_mutex.reset_after_fork();
   epolls::after_fork_child();
   descriptors::after_fork_child(agent->family().join(child));
   forget_wake_fds_after_fork();
@@ -364,6 +375,7 @@ void start() noexcept {
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
     set_sleep(cancellation::ppoll, cancellation::held_ppoll);
     the_agent.store(new Agent(options), std::memory_order_release);
+    near_limit.store(0, std::memory_order_relaxed);  // the first descriptor finds out
   } catch (...) {
     log::write(log::Level::kError, "out of memory: every connection stays on TCP");
   }
@@ -533,7 +545,7 @@ bool on_kernel_only() noexcept { return kernel_only.load(std::memory_order_relax
 
 unsigned forks() noexcept { return fork_count.load(std::memory_order_relaxed); }
 
-void use_the_kernel_only() noexcept {
+void use_the_kernel_only(Reason reason) noexcept {
   Agent* agent = existing_agent();
   if (kernel_only.load() || (agent != nullptr && !owns_memory())) return;
   const int saved = errno;
@@ -542,8 +554,71 @@ void use_the_kernel_only() noexcept {
   tell(AgentOptions::Untold::kAll, {});  // and who came just now
   descriptors::leave_inherited();
   if (agent != nullptr) {
-    agent->leave_all(Reason::kDescriptorUse, kLeaveTimeoutNs);
-    agent->pin_all(Reason::kDescriptorUse);
+    agent->leave_all(reason, kLeaveTimeoutNs);
+    agent->pin_all(reason);
+  }
+  errno = saved;
+}
+
+namespace {
+
+constexpr int kNoLimit = std::numeric_limits<int>::max();
+
+bool own_limit(rlimit& most) noexcept {
+  return sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &most) == 0;
+}
+
+// Where the hard limit is higher the library's own are above the soft one (above_limit.h).
+int nearness(const rlimit& most) noexcept {
+  if (most.rlim_cur < most.rlim_max || most.rlim_cur >= static_cast<rlim_t>(kNoLimit)) return kNoLimit;
+  return static_cast<int>(most.rlim_cur - most.rlim_cur / 4);
+}
+
+// The process is the kernel's from now on, and its descriptors are the program's, as far as that can be.
+bool give_back_descriptors() noexcept {
+  Agent* agent = existing_agent();
+  // A handler may have interrupted whoever has a lock.
+  if (agent == nullptr || signals::thread_state.in_handler || !owns_memory()) return false;
+  MutexLock lock(room_mutex);  // who comes while another does it has that room, too
+  if (std::exchange(room_was_made, true)) return true;
+  use_the_kernel_only(Reason::kNoDescriptors);
+  agent->step_aside(kLeaveTimeoutNs);  // which also settles that streams are the kernel's
+  epolls::retire();
+  close_thread_wake_fd();
+  near_limit.store(kNoLimit, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace
+
+bool made_room() noexcept {
+  const int saved = errno;
+  rlimit most{};
+  const bool holds_some =
+      own_limit(most) && private_descriptors::any_below(static_cast<int>(std::min<rlim_t>(
+                             most.rlim_cur, static_cast<rlim_t>(private_descriptors::kLimit))));
+  const bool made = holds_some && give_back_descriptors();
+  errno = saved;
+  return made;
+}
+
+bool gives_way(int number) noexcept {
+  const int saved = errno;
+  rlimit most{};
+  const bool may_have_it = own_limit(most) && static_cast<rlim_t>(number) < most.rlim_cur;
+  const bool gives =
+      may_have_it && give_back_descriptors() && !private_descriptors::is_marked(number);
+  errno = saved;
+  return gives;
+}
+
+void come_near(int number) noexcept {
+  const int saved = errno;
+  rlimit most{};
+  if (own_limit(most)) {
+    // The program may have another limit by now.
+    near_limit.store(nearness(most), std::memory_order_relaxed);
+    if (number >= near_limit.load(std::memory_order_relaxed)) give_back_descriptors();
   }
   errno = saved;
 }

@@ -4,6 +4,9 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
+#include <cerrno>
+
 #include "preload/descriptors.h"
 
 namespace ringroad::preload::runtime {
@@ -42,7 +45,25 @@ SocketRef adopt(int fd, StreamRole role, const FourTuple& tuple, const StreamCon
 void inherit(int fd, const SocketRef& socket) noexcept;
 // The program is about to have its system calls filtered (seccomp(2)), and has not reckoned with those of
 // the library: every stream returns to the kernel, and none is made any more.
-void use_the_kernel_only() noexcept;
+void use_the_kernel_only(Reason reason = Reason::kDescriptorUse) noexcept;
+// A call of the program's has found no free descriptor (EMFILE). True: the library has given back some of its
+// own, and the call is to be made again. Keeps errno.
+bool made_room() noexcept;
+// From this number on the program comes near to its limit on descriptors, where the library's count for that, too.
+extern std::atomic<int> near_limit;
+// It has got such a one: if it has, the library gives back its own. Keeps errno.
+void come_near(int number) noexcept;
+// The program wants one of the library's own numbers for a descriptor. False: it is in use still, or beyond the
+// program's limit. Keeps errno.
+bool gives_way(int number) noexcept;
+// `call` makes a descriptor. It is made again where the library had what it lacked.
+template <typename Call>
+inline int with_room(Call call) {
+  const int result = call();
+  if (hardly_ever(result < 0)) return errno == EMFILE && made_room() ? call() : result;
+  if (hardly_ever(result >= near_limit.load(std::memory_order_relaxed))) come_near(result);
+  return result;
+}
 bool on_kernel_only() noexcept;
 // How often this process has begun to fork.
 unsigned forks() noexcept;

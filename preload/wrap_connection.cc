@@ -242,7 +242,8 @@ RR_NOINLINE int watched_accept4(int fd, sockaddr* addr, socklen_t* len, int flag
     len = &own_length;
   }
   const socklen_t room = addr != nullptr && len != nullptr ? *len : 0;
-  const int result = cancellation::caught(real().accept4, fd, addr, len, flags);
+  const int result =
+      runtime::with_room([&] { return cancellation::caught(real().accept4, fd, addr, len, flags); });
   if (result >= 0 && listener.is(Socket::Kind::kListener)) {
     const int saved = errno;
     const bool whole = addr != nullptr && *len <= room;
@@ -353,7 +354,7 @@ RR_NOINLINE int close_stretches(unsigned first, unsigned last, int flags, bool o
 }  // namespace
 
 int rr_socket(int domain, int type, int protocol) {
-  const int fd = real().socket(domain, type, protocol);
+  const int fd = runtime::with_room([&] { return real().socket(domain, type, protocol); });
   descriptors::note_socket(fd, domain, type, protocol);
   return fd;
 }
@@ -368,13 +369,15 @@ int rr_listen(int fd, int backlog) {
 
 int rr_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
   if (!descriptors::managed(fd) && !asks_about_listener(fd)) {
-    return real().accept4(fd, addr, len, flags);
+    return runtime::with_room([&] { return real().accept4(fd, addr, len, flags); });
   }
   return cancellation::point<watched_accept4>(fd, addr, len, flags);
 }
 
 int rr_accept(int fd, sockaddr* addr, socklen_t* len) {
-  if (!descriptors::managed(fd) && !asks_about_listener(fd)) return real().accept(fd, addr, len);
+  if (!descriptors::managed(fd) && !asks_about_listener(fd)) {
+    return runtime::with_room([&] { return real().accept(fd, addr, len); });
+  }
   return cancellation::point<watched_accept4>(fd, addr, len, 0);
 }
 

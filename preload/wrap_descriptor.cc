@@ -61,6 +61,12 @@ int duplicate(int from, Call call) {
   return result;
 }
 
+// There was no copy; if the library had what it lacks, it is made.
+template <auto known, typename... More>
+RR_NOINLINE int duplicate_again(int from, More... more) {
+  return errno == EMFILE && runtime::made_room() ? known(from, more...) : -1;
+}
+
 // A copy of a number that is not known here, before and after and while nobody changes what a number
 // names. Else it is made by `known`, which takes the same arguments as `function`, of Real.
 template <auto function, auto known, typename... More>
@@ -76,7 +82,7 @@ inline int duplicate_in_kernel(int from, More... more) {
   } before{from, Change::count()};
   keep_in_memory(before);
   const int result = (real().*function)(from, more...);
-  if (result < 0) return result;
+  if (result < 0) return duplicate_again<known>(before.from, more...);
   if (hardly_ever(!descriptors::in_range(result)) ||
       hardly_ever(descriptors::table[before.from].load(std::memory_order_acquire) != nullptr) ||
       hardly_ever(descriptors::table[result].load(std::memory_order_acquire) != nullptr) ||
@@ -98,8 +104,11 @@ RR_NOINLINE int dup_over(int from, int to, int flags, bool three) {
     return duplicate(from, [&] { return call_dup_over(from, to, flags, three); });
   }
   if (private_descriptors::is_marked(to)) {
-    errno = EBADF;
-    return -1;
+    const bool fails = from == to || (flags & ~O_CLOEXEC) != 0 || sys::fcntl(from, F_GETFD) < 0;
+    if (fails || !runtime::gives_way(to)) {
+      errno = three && (from == to || (flags & ~O_CLOEXEC) != 0) ? EINVAL : EBADF;
+      return -1;
+    }
   }
   if (from == to || (flags & ~O_CLOEXEC) != 0) return call_dup_over(from, to, flags, three);
   SocketRef closed;
@@ -165,7 +174,9 @@ bool is_cloexec(int fd) noexcept {
 template <auto function>
 RR_NOINLINE int fcntl_common(int fd, int cmd, long arg) {
   const auto call = real().*function;
-  if (duplicates(cmd)) return duplicate(fd, [&] { return call(fd, cmd, arg); });
+  if (duplicates(cmd)) {
+    return runtime::with_room([&] { return duplicate(fd, [&] { return call(fd, cmd, arg); }); });
+  }
   const bool was_cloexec = cmd == F_SETFD && descriptors::managed(fd) && is_cloexec(fd);
   const int result = call(fd, cmd, arg);
   if (result < 0 || !descriptors::managed(fd)) {
@@ -201,7 +212,7 @@ inline int any_fcntl(int fd, int cmd, long arg) {
 }
 
 RR_NOINLINE int plain_dup(int fd) {
-  return duplicate(fd, [&] { return real().dup(fd); });
+  return runtime::with_room([&] { return duplicate(fd, [&] { return real().dup(fd); }); });
 }
 
 RR_NOINLINE int dup_known(int fd) { return cancellation::no_point<plain_dup>(fd); }
@@ -311,7 +322,9 @@ RR_NOINLINE int note_and_set(int fd, int level, int name, const void* value, soc
 
 }  // namespace
 
-int rr_dup(int fd) { return duplicate_in_kernel<&Real::dup, dup_known>(fd); }
+int rr_dup(int fd) {
+  return duplicate_in_kernel<&Real::dup, dup_known>(fd);
+}
 
 int rr_dup2(int from, int to) {
   return cancellation::no_point<dup_over>(from, to, 0, false);

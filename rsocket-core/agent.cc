@@ -8,6 +8,7 @@
 #include <limits>
 #include <new>
 
+#include "rsocket-core/above_limit.h"
 #include "rsocket-core/foreign_fd.h"
 #include "rsocket-core/outside.h"
 #include "rsocket-core/sys.h"
@@ -46,8 +47,11 @@ bool Agent::ensure_thread() noexcept {
     budget_.report_to(segment_);
     publish_mode();
   }
-  const int epoll_fd = sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
-  const int wake_fd = sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+  int both[] = {
+      sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); }),
+      sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })};
+  move_above_limit(both, 2);
+  const auto [epoll_fd, wake_fd] = both;
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kWakeCookie;
@@ -90,7 +94,14 @@ void Agent::post(Command command) noexcept {
   } catch (const std::bad_alloc&) {
     return;
   }
-  sys::signal_eventfd(wake_fd_.load(std::memory_order_relaxed));
+  wake_thread();
+}
+
+// With the lock: it may close the descriptor, and the number be the program's (agent_aside.cc).
+void Agent::wake_thread() noexcept {
+  MutexLock lock(queue_mutex_);
+  const int fd = wake_fd_.load(std::memory_order_relaxed);
+  if (fd >= 0) sys::signal_eventfd(fd);
 }
 
 // ---- Called by programs' threads
@@ -169,7 +180,7 @@ bool Agent::told_late(StreamRole role) noexcept {
   if (role == StreamRole::kAccept && requests_wait_.load(std::memory_order_relaxed)) return false;
   if (mode_.load(std::memory_order_relaxed) != control::Mode::kAuto) return false;
   if (!some_untold_.load(std::memory_order_relaxed) && !some_untold_.exchange(true)) {
-    sys::signal_eventfd(wake_fd_.load(std::memory_order_relaxed));
+    wake_thread();
   }
   return true;
 }
@@ -219,7 +230,7 @@ void Agent::attend(Stream& stream) noexcept {
     end = stream.shared_from_this();
     last_attended_ = &stream;
   }
-  sys::signal_eventfd(wake_fd_.load(std::memory_order_relaxed));
+  wake_thread();
   errno = saved;
 }
 
@@ -230,6 +241,7 @@ void Agent::start_promotion(Stream& stream) noexcept {
 
 void Agent::unwatch(Stream&, int old_fd) noexcept {
   epoll_event unused{};
+  MutexLock lock(queue_mutex_);
   const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
   if (epoll_fd >= 0) sys::epoll_ctl(epoll_fd, EPOLL_CTL_DEL, old_fd, &unused);
 }
@@ -286,12 +298,18 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   });
   Waiter waiter;
   waiter.events = POLLIN | POLLOUT;
-  waiter.wake_fd = thread_wake_fd();
-  if (waiter.wake_fd < 0) return;
+  // Where there is no descriptor left to wait on, it looks again.
+  waiter.wake_fd = reason == Reason::kNoDescriptors ? -1 : thread_wake_fd();
+  const timespec nap{0, kNapNs};
   each_stream([&](const StreamPtr& stream) noexcept {
     if (reason == Reason::kFork && stream->closed_by_program()) return true;
     for (std::int64_t left = 1; !stream->settled();) {
       if (left <= 0) return false;
+      if (waiter.wake_fd < 0) {
+        left = deadline - sys::now_ns();
+        if (left > 0) sys::call(SYS_nanosleep, &nap, nullptr);
+        continue;
+      }
       stream->waiters().add(waiter);
       left = deadline - sys::now_ns();
       if (!stream->settled() && left > 0) {
@@ -406,6 +424,7 @@ void Agent::run() noexcept {
   epoll_event events[64];
   for (;;) {
     run_commands();
+    if (hardly_ever(steps_aside_.load(std::memory_order_relaxed)) && has_ended()) return;
     if (unknown_.empty()) requests_wait_.store(false, std::memory_order_relaxed);
     const std::int64_t deadline = next_deadline();
     int timeout_ms = -1;
@@ -467,6 +486,9 @@ void Agent::run_commands() noexcept {
         break;
       case Task::kUnlisten:
         do_unlisten(command.endpoint, command.rendezvous);
+        break;
+      case Task::kStepAside:
+        close_what_it_can();
         break;
     }
   }

@@ -111,6 +111,9 @@ class Agent final : public StreamHost, public TransportEvents {
   void pin_unshareable() noexcept;
   // The same for every stream, whatever it is on.
   void pin_all(Reason reason) noexcept;
+  // After leave_all(kNoDescriptors): closes the agent's own descriptors, and those of its transports, as far as
+  // they are not in use, and waits for that at most `timeout_ns`. No stream is promoted any more.
+  void step_aside(std::int64_t timeout_ns) noexcept;
   bool has_streams() noexcept;
 
   // fork(2): prepare, then parent or child. In the child no stream of the parent's is touched
@@ -170,6 +173,7 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::size_t kTidyKept = 256;
   // Until such a request follows another that was not left to wait.
   static constexpr std::int64_t kKeptPauseNs = 200'000'000;
+  static constexpr long kNapNs = 1'000'000;
   static constexpr std::int64_t kReturnPauseNs = 5'000'000;
   // Between two lines of the log that say that there are no channels left.
   static constexpr std::int64_t kFullNoticeNs = 10'000'000'000;
@@ -209,7 +213,7 @@ class Agent final : public StreamHost, public TransportEvents {
     At shm = At::kNowhere;
     At rdma = At::kNowhere;
   };
-  enum class Task : std::uint8_t { kListen, kUnlisten, kOffer };
+  enum class Task : std::uint8_t { kListen, kUnlisten, kOffer, kStepAside };
   // An eventfd that is signalled when a command was carried out.
   struct Done {
     ~Done();
@@ -270,6 +274,7 @@ class Agent final : public StreamHost, public TransportEvents {
   void each_stream(Act act) noexcept RR_EXCLUDES(mutex_);  // until act(stream) is false
   bool ensure_thread() noexcept RR_EXCLUDES(mutex_);
   void post(Command command) noexcept;
+  void wake_thread() noexcept RR_EXCLUDES(queue_mutex_);
   static void* thread_main(void* self) noexcept;
 
   // ---- agent thread (agent.cc)
@@ -286,6 +291,10 @@ class Agent final : public StreamHost, public TransportEvents {
   void drop_request(Stream& stream) noexcept;
   void set_deadline(Watched& watched, std::int64_t deadline_ns) noexcept;
   void watch_channel(Watched& watched, bool wanted) noexcept;
+
+  // ---- agent thread (agent_aside.cc)
+  void close_what_it_can() noexcept RR_EXCLUDES(mutex_);
+  bool has_ended() noexcept RR_EXCLUDES(mutex_, queue_mutex_);
 
   // ---- agent thread (agent_operator.cc)
   void watch_operator() noexcept;
@@ -374,6 +383,8 @@ class Agent final : public StreamHost, public TransportEvents {
   std::atomic<int> epoll_fd_{-1};
   std::atomic<int> wake_fd_{-1};
   std::atomic<bool> running_{false};
+  std::atomic<bool> steps_aside_{false};  // for good
+  std::atomic<bool> closed_what_it_can_{false};
   // unknown_ may have something in it: whoever enters a connection in accepted_ tells the agent thread.
   // Set with mutex_ held before accepted_ is looked at, so that one of the two sees the other.
   std::atomic<bool> requests_wait_{false};

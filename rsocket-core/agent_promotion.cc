@@ -42,6 +42,10 @@ bool passes(Reason why) noexcept {
 }  // namespace
 
 Transport* Agent::shm_transport(Reason& why) noexcept {
+  if (steps_aside_.load(std::memory_order_relaxed)) {
+    why = Reason::kNoDescriptors;
+    return nullptr;
+  }
   if (shm_ == nullptr) {
     shm_.reset(make_shm_transport(*this, next_promotion_id, why));
     if (shm_ != nullptr && !watch(shm_->event_fd(), kShmCookie)) {

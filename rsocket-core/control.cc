@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
+#include "rsocket-core/above_limit.h"
 #include "rsocket-core/sys.h"
 #include "rsocket-core/wire.h"
 
@@ -67,8 +69,8 @@ bool Socket::open_as(const char* path, const char* suffix) noexcept {
   const int length =
       std::snprintf(address.sun_path, sizeof address.sun_path, "%s%s", path, suffix);
   if (length <= 0 || static_cast<std::size_t>(length) >= sizeof address.sun_path) return false;
-  const int fd = sys::open_high(
-      [&] { return sys::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
+  const int fd = above_limit(sys::open_high(
+      [&] { return sys::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }));
   if (fd < 0) return false;
   // What stands under our pid is from a dead process.
   sys::call(SYS_unlinkat, AT_FDCWD, address.sun_path, 0);
@@ -86,6 +88,10 @@ bool Socket::open_as(const char* path, const char* suffix) noexcept {
   fd_ = fd;
   std::snprintf(suffix_, sizeof suffix_, "%s", suffix);
   return true;
+}
+
+void Socket::close() noexcept {
+  if (fd_ >= 0) sys::close_quietly(std::exchange(fd_, -1));
 }
 
 std::optional<Request> Socket::receive() noexcept {

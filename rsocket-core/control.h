@@ -58,6 +58,8 @@ class Socket {
 
   // `path`: of the statistics file. False where the socket cannot be made: nobody can ask then.
   bool open(const char* path) noexcept;
+  // Its name stays.
+  void close() noexcept;
   // What its name has behind that path; empty before open().
   const char* suffix() const noexcept { return suffix_; }
   int fd() const noexcept { return fd_; }

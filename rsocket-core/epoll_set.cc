@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "rsocket-core/above_limit.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad {
@@ -67,9 +68,11 @@ int EpollSet::control(int instance, int op, int fd, std::uint32_t events,
 }
 
 std::shared_ptr<EpollSet> EpollSet::create(int epfd, const Calls& calls) noexcept {
-  const int inner = sys::open_high_or_low([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
-  const int wake =
-      sys::open_high_or_low([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+  int both[] = {
+      sys::open_high_or_low([&] { return sys::epoll_create1(EPOLL_CLOEXEC); }),
+      sys::open_high_or_low([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })};
+  move_above_limit(both, 2);
+  const auto [inner, wake] = both;
   if (inner >= 0 && wake >= 0 && control(inner, EPOLL_CTL_ADD, wake, EPOLLIN | EPOLLET, 0) == 0) {
     try {
       std::shared_ptr<EpollSet> set(new EpollSet(epfd, calls, inner, wake));
@@ -132,8 +135,9 @@ void EpollSet::after_fork_child() noexcept {
   sys::close_quietly(std::exchange(wake_, -1));
 }
 
-bool EpollSet::is_in(int epfd) const noexcept {
+bool EpollSet::is_in(int epfd) noexcept {
   const int saved = errno;
+  MutexLock lock(mutex_);
   const bool there = control(epfd, EPOLL_CTL_MOD, inner_, EPOLLIN | EPOLLET, tag_) == 0;
   errno = saved;
   return there;

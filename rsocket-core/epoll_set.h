@@ -76,6 +76,8 @@ class EpollSet {
   void number_goes(const Stream& stream, int fd, bool gone) noexcept RR_EXCLUDES(mutex_);
   // Streams that are the kernel's for good by now go to it.
   void hand_back() noexcept RR_EXCLUDES(mutex_);
+  // No stream is to come here any more: closes the descriptors, if there is none here.
+  void retire() noexcept RR_EXCLUDES(mutex_, dirty_mutex_);
 
   // ---- Lent to the kernel
   // The process is about to fork: the kernel answers for all streams that it can serve.
@@ -115,7 +117,7 @@ class EpollSet {
   int number() const noexcept { return epfd_.load(std::memory_order_relaxed); }
   void renumber(int epfd) noexcept { epfd_.store(epfd, std::memory_order_relaxed); }
   // Whether `epfd` is a number of the same instance.
-  bool is_in(int epfd) const noexcept;
+  bool is_in(int epfd) noexcept RR_EXCLUDES(mutex_);
   // In the child of a fork: the streams are the parent's. Hides the inner instance, which the child's
   // copy of the program's instance still holds.
   void after_fork_child() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;

@@ -57,6 +57,7 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
   }
   if (foreign()) return ENOMEM;  // there is no inner instance here
   MutexLock lock(mutex_);
+  if (inner_ < 0) return ENOMEM;  // nor here any more
   if (find(*stream, fd) != nullptr) return EEXIST;
   std::uint64_t number = 0;
   while (items_.count(key_of(*stream, number)) != 0) ++number;
@@ -64,8 +65,7 @@ int EpollSet::add(const StreamPtr& stream, int fd, const epoll_event& event,
   // An instance knows a file once under each number.
   int own_fd = -1;
   if (number > 0) {
-    own_fd = sys::open_high(
-        [&] { return sys::fcntl(stream->fd(), F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
+    own_fd = sys::open_high([&] { return sys::duplicate(stream->fd()); });
     if (own_fd < 0) return ENOMEM;
   }
   Item* made = nullptr;
@@ -170,6 +170,17 @@ void EpollSet::hand_back() noexcept {
     Item& item = *(it++)->second;
     if (item.stream->on_kernel_for_good() && !item.disabled && !item.lent) give_to_kernel(item);
   }
+}
+
+void EpollSet::retire() noexcept {
+  const int saved = errno;
+  MutexLock lock(mutex_);
+  if (items_.empty() && inner_ >= 0) {
+    MutexLock news(dirty_mutex_);
+    sys::close_quietly(std::exchange(inner_, -1));
+    sys::close_quietly(std::exchange(wake_, -1));
+  }
+  errno = saved;
 }
 
 void EpollSet::lend_all() noexcept {

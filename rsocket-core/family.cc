@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "rsocket-core/above_limit.h"
 #include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
 
@@ -98,9 +99,9 @@ bool Family::create() noexcept {
   constexpr std::size_t kMembersBytes = sizeof(MemberSlot) * kMaxMembers;
   constexpr std::size_t kTagsBytes = sizeof(std::uint64_t) * kMaxConnections;
   constexpr std::size_t kBytes = kMembersBytes + kTagsBytes + sizeof(Connection) * kMaxConnections;
-  const int fd = sys::open_high([] {
+  const int fd = above_limit(sys::open_high([] {
     return sys::call(SYS_memfd_create, "ringroad-family", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  });
+  }));
   if (fd < 0) return false;
   // A member may run as another user, and be taken over: it must not cut the others' memory off.
   const long at = sys::call(SYS_ftruncate, fd, kBytes) != 0 ||
@@ -117,7 +118,8 @@ bool Family::create() noexcept {
   members_ = reinterpret_cast<MemberSlot*>(base);
   tags_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base + kMembersBytes);
   connections_ = reinterpret_cast<Connection*>(base + kMembersBytes + kTagsBytes);
-  news_fd_ = sys::open_high([] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+  news_fd_ =
+      above_limit(sys::open_high([] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }));
   if (news_fd_ >= 0) private_descriptors::keep_in_children(news_fd_);
   fd_ = fd;
   private_descriptors::keep_in_children(fd);

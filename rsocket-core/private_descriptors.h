@@ -79,6 +79,16 @@ void leave_to_parent(Close close) noexcept {
   }
 }
 
+// Whether a number below `end` is marked.
+inline bool any_below(int end) noexcept {
+  for (int word = 0; word * 64 < end; ++word) {
+    const int left = end - word * 64;
+    const std::uint64_t part = left < 64 ? (std::uint64_t{1} << left) - 1 : ~std::uint64_t{0};
+    if ((bits[word].load(std::memory_order_relaxed) & part) != 0) return true;
+  }
+  return false;
+}
+
 // Nearly all of a program's own numbers are below all that are marked.
 inline bool is_marked(int fd) noexcept {
   return fd >= lowest.load(std::memory_order_relaxed) && covers(fd) &&

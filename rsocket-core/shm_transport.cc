@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "rsocket-core/above_limit.h"
 #include "rsocket-core/foreign_fd.h"
 #include "rsocket-core/sys.h"
 
@@ -21,9 +22,13 @@ constexpr int kEventsPerDispatch = 64;
 
 Transport* make_shm_transport(TransportEvents& events, PromotionId (*next_id)() noexcept,
                               Reason& why, OwnerOf owner_of) noexcept {
-  int epoll_fd = sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
-  int timer_fd = sys::open_high(
-      [&] { return sys::call(SYS_timerfd_create, CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK); });
+  int both[] = {
+      sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); }),
+      sys::open_high([&] {
+        return sys::call(SYS_timerfd_create, CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+      })};
+  move_above_limit(both, 2);
+  auto& [epoll_fd, timer_fd] = both;
   epoll_event event{};
   event.events = EPOLLIN;
   if (epoll_fd >= 0 && timer_fd >= 0 &&

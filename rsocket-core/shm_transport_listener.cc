@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rsocket-core/foreign_fd.h"
+#include "rsocket-core/above_limit.h"
 #include "rsocket-core/shm_transport.h"
 #include "rsocket-core/private_descriptors.h"
 #include "rsocket-core/sys.h"
@@ -67,8 +68,8 @@ Reason ShmTransport::begin_listener(const Listener& listener, const sockaddr_un*
                                     socklen_t length) noexcept {
   int fd = listener.fd;
   if (fd < 0) {
-    fd = sys::open_high(
-        [&] { return sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
+    fd = above_limit(sys::open_high(
+        [&] { return sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }));
   }
   if (fd < 0) return shm_reason_of(errno);
   const Key key = last_key_ + 1;

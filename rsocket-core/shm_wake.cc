@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "rsocket-core/above_limit.h"
 #include "rsocket-core/foreign_fd.h"
 #include "rsocket-core/shm_memory.h"
 #include "rsocket-core/private_descriptors.h"
@@ -58,13 +59,14 @@ void ShmWake::reset() noexcept {
 bool ShmWake::in_own_process() const noexcept { return owner_ == sys::getpid(); }
 
 ShmWake ShmWake::over_events(int own, int peer) noexcept {
-  return ShmWake(ShmWakeKind::kEvents, own, peer);
+  return ShmWake(ShmWakeKind::kEvents, own, above_limit(peer));
 }
 
 ShmWake ShmWake::over_socket(int socket, Reason& why) noexcept {
   const int off = 0;
   sys::setsockopt(socket, SOL_SOCKET, kSoPassRights, &off, sizeof off);  // older kernels have none
-  const int epoll = sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); });
+  const int epoll =
+      above_limit(sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); }));
   ShmWake wake(ShmWakeKind::kSocket, epoll, socket);
   if (epoll < 0 || !watch(epoll, EPOLL_CTL_ADD, socket)) {
     why = shm_reason_of(errno);
@@ -137,7 +139,8 @@ void ShmWake::drain() const noexcept {
 }
 
 int make_wake_event() noexcept {
-  return sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+  return above_limit(
+      sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }));
 }
 
 bool adopt_wake_event(int fd) noexcept {

@@ -177,8 +177,7 @@ bool Stream::close_by_program(bool busy) noexcept {
     }
     int duplicate = -1;
     if (busy || !close_now) {
-      duplicate = sys::open_high_or_low(
-          [&] { return sys::fcntl(fd(), F_DUPFD_CLOEXEC, sys::kPrivateDescriptorBase); });
+      duplicate = sys::open_high_or_low([&] { return sys::duplicate(fd()); });
       // Without a descriptor to linger on, the connection can only be cut, or closed at once where
       // the peer has left.
       if (duplicate < 0 && !close_now) (peer_closed() ? close_now : abort) = true;

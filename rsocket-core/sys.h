@@ -247,6 +247,12 @@ inline int open_high_or_low(Open open) noexcept {
   return move_high(static_cast<int>(open()), true);
 }
 
+// A copy for open_high(), also where RLIMIT_NOFILE allows no number as high.
+inline int duplicate(int fd) noexcept {
+  const int copy = fcntl(fd, F_DUPFD_CLOEXEC, kPrivateDescriptorBase);
+  return copy < 0 && errno == EINVAL ? fcntl(fd, F_DUPFD_CLOEXEC) : copy;
+}
+
 // Wakes whoever sleeps on an eventfd; a full counter is awake already.
 inline void signal_eventfd(int fd) noexcept {
   const int saved = errno;

@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "rsocket-core/above_limit.h"
 #include "rsocket-core/signals.h"
 #include "rsocket-core/sys.h"
 
@@ -106,7 +107,8 @@ int thread_wake_fd() noexcept {
   const signals::Later whole;
   int fd = take_over_wake_fd();
   if (fd <= 0) {
-    fd = sys::open_high_or_low([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+    fd = above_limit(
+        sys::open_high_or_low([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }));
     if (fd <= 0) return -1;
     enter_owned(fd);
   }
@@ -119,6 +121,11 @@ int thread_wake_fd() noexcept {
   }
   tls_wake_fd = fd;
   return fd;
+}
+
+void close_thread_wake_fd() noexcept {
+  const signals::Later whole;
+  close_on_thread_exit(nullptr);
 }
 
 void forget_wake_fds_after_fork() noexcept {

@@ -18,6 +18,8 @@ namespace ringroad {
 // The calling thread's eventfd (non-blocking, high number), made on first use and closed when the
 // thread ends; -1 with errno when there is none to be had.
 int thread_wake_fd() noexcept;
+// The thread needs none any more.
+void close_thread_wake_fd() noexcept;
 // In the child of a fork: the parent's eventfds are shared with it and must not be used.
 void forget_wake_fds_after_fork() noexcept;
 
