@@ -100,13 +100,12 @@ EpollSet::EpollSet(int epfd, const Calls& calls, int inner, int wake) noexcept
       inner_(inner),
       wake_(wake) {}
 
-std::uint64_t EpollSet::hide(epoll_event* events, int& count, int* at) noexcept {
+std::uint64_t EpollSet::hide(epoll_event* events, int& count) noexcept {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[i].data.u64;
     if ((tag & ~kTagIndex) != magic()) continue;
     std::copy(events + i + 1, events + count, events + i);
     --count;
-    if (at != nullptr) *at = i;
     return tag;
   }
   return 0;
@@ -190,7 +189,6 @@ void EpollSet::take_inner() noexcept {
   }
   epoll_event events[kInnerBatch];
   const int n = sys::epoll_wait(inner_, events, kInnerBatch, 0);
-  ++inner_looks_;
   for (int i = 0; i < n; ++i) {
     const std::uint64_t named = events[i].data.u64 >> 1;
     const bool of_channel = (events[i].data.u64 & 1) == kOfChannel;
@@ -198,10 +196,6 @@ void EpollSet::take_inner() noexcept {
     Item* there = it != items_.end() ? it->second.get() : of_channel ? find_any(named) : nullptr;
     if (there == nullptr || there->lent) continue;  // the eventfd, or gone
     Item& item = *there;
-    // The kernel keeps what it has told and still holds in front of what comes later.
-    const bool told_still = !of_channel && (item.mask & EPOLLET) == 0 &&
-                            item.told_at_look + 1 == inner_looks_;
-    if (!item.queued && !told_still) item.came_in = collects_;
     if (of_channel) {
       item.stream->after_sleep(&item);  // which tells the stream's other items
     } else {
@@ -505,7 +499,6 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
   bool owed = false;
   for (int round = 0; round < 3 && n < max; ++round) {
     if (round > 0 && !owed && (n > 0 || !look_inside_.load(std::memory_order_relaxed))) break;
-    if (round > 0 && defers_ && deferred_) break;  // the kernel is asked first
     owed = left_unarmed_ = false;
     take_dirty();
     take_inner();
@@ -519,17 +512,11 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
         enqueue(item);
         continue;
       }
-      if (defers_ && item.came_in == collects_) {
-        deferred_ = true;
-        enqueue(item);
-        continue;
-      }
       if (!look(item, out[n], true, asked)) {
         owed |= !queue_.empty() && queue_.back().owes_room;
         continue;
       }
       item.told_in = wait;  // who is reported is still here
-      item.told_at_look = inner_looks_;
       ++n;
     }
     owed |= std::exchange(again_, false);
@@ -717,7 +704,6 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
   std::uint64_t number = 0;
   bool outlasted = false;
   bool polled = false;
-  bool asked_first = false;
   for (;;) {
     const bool last = deadline_ns != kForever && (deadline_ns == 0 || sys::now_ns() >= deadline_ns);
     const bool foreign = foreign_.load(std::memory_order_relaxed);
@@ -725,7 +711,6 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
     int ours_most = 0;
     bool poll_first = false;
     bool promised = false;
-    bool deferred = false;
     if (!foreign) {
       MutexLock lock(mutex_);
       ours_most = kernel_is_next() ? max / 2 : max;
@@ -739,15 +724,10 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       }
       polls_ = !last && !polled && n == 0 && ours_most > 0 && may_poll(mask);
       put_off_spin_ns_ = 0;
-      defers_ = !asked_first;  // once: what the kernel has nothing to say of is looked at before a sleep
-      deferred_ = false;
       n += collect(number, out + n, std::max(ours_most - n, 0));
-      defers_ = false;
-      deferred = deferred_ && n < max;
-      asked_first |= deferred;
       owes_promise_ = n >= max && held_;
-      poll_first = std::exchange(polls_, false) && n == 0 && left_unarmed_ && !deferred;
-      if (n == 0 && ours_most > 0 && !last && !poll_first && !deferred) {
+      poll_first = std::exchange(polls_, false) && n == 0 && left_unarmed_;
+      if (n == 0 && ours_most > 0 && !last && !poll_first) {
         if (left_unarmed_) continue;
         // The kernel would have slept, and been woken by it.
         if (polled && signals::came_since_begin()) {
@@ -777,27 +757,20 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       m = 0;
     }
     const bool full = m == max - n;
-    // What streams have to tell came when the inner instance did; what it does not tell of, before.
-    int place = 0;
-    const bool news = hide(out + n, m, &place) != 0;
-    epoll_event* const first = out + n + (news || deferred ? place : m);
+    const bool news = hide(out + n, m) != 0;
     if (news) has_news();
     n += m;
-    if ((news || deferred || ours_most < max) && n < max && !foreign) {
-      MutexLock lock(mutex_);
-      moved_ = false;
-      const int streams = collect(number, out + n, max - n, n > 0);
-      std::rotate(first, out + n, out + n + streams);
-      n += streams;
-      if (n == 0 && moved_) continue;  // the kernel has it to tell
-      // Ours had the place of another's, whose turn is next.
-      if (news && n == max) unasked_.store(1, std::memory_order_relaxed);
-    }
-    if (news && full && n < max) {
+    if (news && full) {
       // Ours had the place of another's, which the program may have no other chance to hear of.
       int more = calls_.pwait(epfd, out + n, max - n, 0, nullptr);
       if (more > 0 && hide(out + n, more) != 0) has_news();
       n += std::max(more, 0);
+    }
+    if ((news || ours_most < max) && n < max && !foreign) {
+      MutexLock lock(mutex_);
+      moved_ = false;
+      n += collect(number, out + n, max - n, n > 0);
+      if (n == 0 && moved_) continue;  // the kernel has it to tell
     }
     if (n == 0 && last && !std::exchange(outlasted, true) && outlast_switches()) {
       continue;

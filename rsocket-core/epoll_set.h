@@ -99,9 +99,9 @@ class EpollSet {
 
   // The inner instance's event, which no program may see, and which a wait that began before the set was
   // made, or under a number that was never seen, may find. hide() takes it out of a wait's `count`
-  // events; its tag, or 0, and where it stood.
+  // events; its tag, or 0.
   static unsigned made() noexcept { return made_.load(std::memory_order_relaxed); }
-  static std::uint64_t hide(epoll_event* events, int& count, int* at = nullptr) noexcept;
+  static std::uint64_t hide(epoll_event* events, int& count) noexcept;
   std::uint64_t tag() const noexcept { return tag_; }
   // hide() has found this one's.
   void has_news() noexcept { look_inside_.store(true, std::memory_order_release); }
@@ -168,8 +168,6 @@ class EpollSet {
     // In which collect() kernel_bits was said; since then the program may have done something about it.
     alignas(kLineBytes) std::uint64_t kernel_bits_of = 0;
     std::uint64_t blocked_at_look = 0;  // PollPlan::blocked, where it was put off
-    std::uint64_t came_in = 0;       // the collect() that first heard of it from the inner instance
-    std::uint64_t told_at_look = 0;  // inner_looks_ when it was last reported
     StreamPtr holds;
     int fd = -1;         // the program's number
     int own_fd = -1;     // what the inner instance knows it by, if the stream's number is another item's
@@ -280,9 +278,6 @@ class EpollSet {
   Spin spin_;
   bool again_ RR_GUARDED_BY(mutex_) = false;  // a look has put something into the inner instance
   bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel
-  std::uint64_t inner_looks_ RR_GUARDED_BY(mutex_) = 1;  // waits on the inner instance
-  bool defers_ RR_GUARDED_BY(mutex_) = false;  // what is new waits for the kernel to say what came before it
-  bool deferred_ RR_GUARDED_BY(mutex_) = false;  // something does
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say
 
   Mutex dirty_mutex_;  // taken with streams' locks held; see mutex.h
