@@ -182,6 +182,10 @@ class ShmChannel final : public Channel {
                                          std::memory_order_acquire)) {
       head = tail;
     }
+  } else if (hardly_ever(head - consumed < n)) {
+    // A poll, or the agent, may have looked when less had come.
+    take_arrivals();
+    head = load(rx_head_);
   }
   n = std::min<std::size_t>(n, head - consumed);
   copy_short(to, rx_at(consumed), n);

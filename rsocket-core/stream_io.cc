@@ -586,16 +586,17 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
   Channel::View view;
   const bool believed = ring_is_next();
   if (again_unread()) return recv_again(iov, count_iov, skip, flags);
+  const std::size_t wanted = total_bytes(iov, count_iov) - skip;
   if (believed) {
     view = channel_->rx_view();
-    if (view.size == 0) {
+    // A poll, or the agent, may have looked when less had come.
+    if (view.size == 0 || view.size < wanted) {
       channel_->progress();
       view = channel_->rx_view();
     }
     // Of a connection that is over nobody takes them.
     if (view.size == 0 && channel_->control_pending() && !is_over()) return {Step::kService, 0, 0};
   }
-  const std::size_t wanted = total_bytes(iov, count_iov) - skip;
   if (view.size == 0) {
     const bool ended =
         believed && fin_at_ != kNoBoundary && channel_->rx_consumed() >= fin_at_;

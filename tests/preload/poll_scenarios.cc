@@ -256,4 +256,12 @@ SCENARIO(an_idle_connection_has_room_at_any_time, 0) {
   ::close(instance);
 }
 
+SCENARIO(a_receive_has_what_came_behind_a_poll, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "a"); });
+  a.server([&] { a.poll(fd, POLLIN); });
+  a.client([&] { a.send(fd, "bcd"); });
+  a.server([&] { a.recv(fd, 100); });
+}
+
 }  // namespace ringroad::test
