@@ -51,6 +51,7 @@ Reason Stream::why_unseen() noexcept {
   if (suspected_ || goes_past_.load(std::memory_order_relaxed)) return Reason::kUnseenWait;
   // Of one that has not been used there is nothing to be seen yet.
   if ((!nonblocking() && !touched()) || !host_->waits_past(*this)) return Reason::kNone;
+  if (is_awaited()) return Reason::kNone;  // by now: that is the call that was found
   note_goes_past();
   return Reason::kUnseenWait;
 }
@@ -215,7 +216,7 @@ void Stream::ask_who_waits() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
   if (!unseen_ || state() != State::kOnChannel || channel_->rx_consumed() != looked_at_) return;
-  if (!waits) {
+  if (!waits || is_awaited()) {
     unread_since_ns_ = sys::now_ns();
     look_pause_ns_ = std::min(2 * look_pause_ns_, kLongestUnseenNs);
     past_at_ns_ = std::min(past_at_ns_, unread_since_ns_ + look_pause_ns_);
