@@ -79,6 +79,7 @@ bool become_stream(int fd, const SocketRef& socket) noexcept {
       socket->stream = stream_of(fd, *socket.get(), early);
       made = socket->stream.get();
       if (made != nullptr) {
+        if (!socket->waiters.empty()) made->note_awaited();  // receives_later()
         socket->kind.store(Kind::kStream, std::memory_order_release);
       } else {
         if (runtime::is_tcp(fd)) runtime::count_early(*socket->rule, early);
