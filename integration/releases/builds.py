@@ -1,4 +1,4 @@
-"""Builds from source for another release or processor, not optimised: the compiler takes a third of the time."""
+"""Builds from source for another release, not optimised: the compiler takes a third of the time."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ BUILD_S = 900
 def build(folder, targets, options=(), command=lambda words: words):
     """Builds `targets` in `folder`; `command` makes a command line of words, such as one inside a root."""
     configure = ["cmake", "-S", support.ROOT, "-B", folder, "-G", "Ninja", "--log-level=WARNING",
-                 "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DRINGROAD_PRECOMPILE=ON",
+                 "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
                  "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -DNDEBUG", "-DCMAKE_C_COMPILER_LAUNCHER=ccache",
                  "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", *options]
     for words in (configure, ["cmake", "--build", folder, "--parallel", os.cpu_count(), "--target",
