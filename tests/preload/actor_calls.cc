@@ -150,6 +150,11 @@ short Actor::settle(int fd, short events, short bits) {
   return poll(fd, events, 0);
 }
 
+void Actor::settle_unread(int fd, int bytes) {
+  const auto until = Clock::now() + std::chrono::seconds(2);
+  for (int value = 0; value < bytes && Clock::now() < until; ::usleep(500)) ::ioctl(fd, FIONREAD, &value);
+}
+
 void Actor::poll_table(int fd, const char* phase) {
   static constexpr short kSets[] = {
       0,       POLLIN,  POLLOUT, POLLIN | POLLOUT,       POLLRDHUP,

@@ -50,6 +50,7 @@ SCENARIO(reads_in_pieces_and_writes_run_together, kStaysOnChannel) {
   const int fd = a.stream();
   a.client([&] { a.send(fd, "ab"); a.send(fd, "cdef"); a.send(fd, "g"); });
   a.server([&] {
+    a.settle_unread(fd, 7);
     a.recv(fd, 1);
     a.recv(fd, 3);
     a.recv(fd, 100);
