@@ -433,7 +433,8 @@ void Stream::back_on_tcp() noexcept {
   slot_->counts.resumptions.fetch_add(1, std::memory_order_relaxed);
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   publish_identity();
-  reset_if_killed(false);
+  // The kernel answers an exit with unread bytes by a reset: also where those are on their way here.
+  if (leave_reason_ != Reason::kExit || !again_unread()) reset_if_killed(false);
   if (fin_sent_ || pending_shut_wr_) {
     pending_shut_wr_ = fin_sent_ = false;
     sys::shutdown(fd(), SHUT_WR);
