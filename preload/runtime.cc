@@ -551,7 +551,7 @@ void use_the_kernel_only(Reason reason) noexcept {
   const int saved = errno;
   tell(AgentOptions::Untold::kAll, {});  // for them to be seen
   kernel_only.store(true);
-  tell(AgentOptions::Untold::kAll, {});  // and who came just now
+  tell(AgentOptions::Untold::kAll, {});  // and those that came just now
   descriptors::leave_inherited();
   if (agent != nullptr) {
     agent->leave_all(reason, kLeaveTimeoutNs);
@@ -577,9 +577,9 @@ int nearness(const rlimit& most) noexcept {
 // The process is the kernel's from now on, and its descriptors are the program's, as far as that can be.
 bool give_back_descriptors() noexcept {
   Agent* agent = existing_agent();
-  // A handler may have interrupted whoever has a lock.
+  // A handler may have interrupted the thread that has a lock.
   if (agent == nullptr || signals::thread_state.in_handler || !owns_memory()) return false;
-  MutexLock lock(room_mutex);  // who comes while another does it has that room, too
+  MutexLock lock(room_mutex);  // a thread that comes while another does it has that room, too
   if (std::exchange(room_was_made, true)) return true;
   use_the_kernel_only(Reason::kNoDescriptors);
   agent->step_aside(kLeaveTimeoutNs);  // which also settles that streams are the kernel's

@@ -22,7 +22,7 @@ void Agent::step_aside(std::int64_t timeout_ns) noexcept {
   }
 }
 
-// Streams are on TCP, and none asks for a channel any more. Who asks for one of theirs finds nobody.
+// Streams are on TCP, and none asks for a channel any more. A peer that asks for a channel finds nobody.
 void Agent::close_what_it_can() noexcept {
   while (!promotions_.empty()) {
     const PromotionId id = promotions_.begin()->first;

@@ -1,10 +1,10 @@
 // What reaches the kernel past the library: io_uring, system calls that are no calls of libc's, a plug-in that
 // has libc to itself. Two things can be seen of it.
 //
-//   who waits   A stream is promoted when the program has waited for it by a call that came through here, or
+//   waiting     A stream is promoted when the program has waited for it by a call that came through here, or
 //               nothing says that it waits by another. One that nevertheless got a channel is watched: if bytes
 //               come and nobody takes them, it leaves.
-//   who moves   The kernel's counters differ from the library's: no promotion. On a channel, bytes that the
+//   moving      The kernel's counters differ from the library's: no promotion. On a channel, bytes that the
 //               peer's library has not written come over TCP: it leaves.
 //
 // Somebody may be reading the TCP socket then, so no frame may be written there. The end that leaves says so by
@@ -38,7 +38,7 @@ constexpr std::int64_t kWholeFrameNs = 50'000'000;
 
 bool Stream::is_awaited() const noexcept {
   if (awaited_.load(std::memory_order_relaxed)) return true;
-  // Who does not wait in a receive waits elsewhere.
+  // A thread that does not wait in a receive waits elsewhere.
   if (nonblocking()) return false;
   const stats::Counters& counters = slot_->counts.traffic;
   return counters.rx_messages[0].load(std::memory_order_relaxed) +
@@ -147,7 +147,7 @@ void Stream::on_left(const ControlMessage& m) noexcept {
   }
 }
 
-// ---- Who moves
+// ---- How the bytes are moved
 
 // Bytes stand on TCP where the peer's library writes nothing but a frame: somebody else there has written them.
 // They come behind what is in the ring, and the way back begins when that has been read. False: there is no
@@ -158,7 +158,7 @@ bool Stream::bytes_came_past() noexcept {
   if (past_since_ns_ == 0) past_since_ns_ = now;
   channel_->progress();
   const bool read_here = channel_->rx_consumed() == channel_->rx_head();
-  // Who goes past its library may never read what it has in the ring.
+  // A program that goes past its library may never read what it has in the ring.
   if (read_here && (channel_->all_consumed() || now - past_since_ns_ >= kPatienceNs)) {
     leave_by_message(Reason::kUntrackedIo);
   } else {
@@ -177,7 +177,7 @@ bool Stream::may_be_past() noexcept {
   return false;
 }
 
-// ---- Who waits
+// ---- How the program waits
 
 // The agent's, until a call is seen: asleep on the channel, then for a while when something has come.
 void Stream::look_for_waits() noexcept {

@@ -14,8 +14,8 @@
 //   again_:        | read by the program  .sent | unread                 .filled |
 //   our kernel:    | again_dropped_ | to be dropped | what is unread ... | what follows
 //
-// Once the kernel has all that is unread, and nothing that is read, the copy is forgotten: whoever reads on,
-// reads there.
+// Once the kernel has all that is unread, and nothing that is read, the copy is forgotten: the
+// program, and any other that has the socket, reads on there.
 #include <linux/sockios.h>
 #include <poll.h>
 

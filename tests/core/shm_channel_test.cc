@@ -821,7 +821,7 @@ TEST(ShmChannelLies, StaysInsideItsRingsWhateverStandsInTheHeader) {
       ControlMessage message;
       while (victim.take_control(message)) {
         ASSERT_GE(message.type, static_cast<std::uint8_t>(ControlType::kSwitch));
-        ASSERT_LE(message.type, static_cast<std::uint8_t>(ControlType::kFin));
+        ASSERT_LE(message.type, static_cast<std::uint8_t>(ControlType::kLeft));
       }
       victim.arm();
       victim.drain();

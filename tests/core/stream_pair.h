@@ -28,11 +28,15 @@ class QuietHost final : public StreamHost {
   void start_promotion(Stream&) noexcept override { ++asked; }
   void unwatch(Stream&, int) noexcept override {}
   bool sees_waits() noexcept override { return sees; }
-  bool waits_past(const Stream&) noexcept override { return waits; }
+  bool waits_past(const Stream&) noexcept override {
+    if (meanwhile) meanwhile();
+    return waits;
+  }
   std::atomic<int> attended{0};
   std::atomic<int> asked{0};
   bool sees = false;
   bool waits = false;
+  std::function<void()> meanwhile;  // while it is looked for them
 };
 
 // Descriptors of a connected TCP connection: connector, accepted.

@@ -156,6 +156,16 @@ TEST_F(StreamUnseen, AStreamThatIsWaitedForOtherwiseIsNotPromotedBeforeACallIsSe
   p.promote();
 }
 
+TEST_F(StreamUnseen, ACallThatBeginsDuringTheLookIsTheOneThatIsFound) {
+  StreamPair p;
+  p.host.sees = p.host.waits = true;
+  p.host.meanwhile = [&] { p.a->note_awaited(); };
+  Nonce nonce{};
+  EXPECT_EQ(Reason::kNone, p.a->promotion_started(nonce));
+  p.host.waits = false;
+  EXPECT_EQ(Reason::kNone, p.b->promotion_started(nonce)) << "and nothing is held against the process";
+}
+
 TEST_F(StreamUnseen, OneWhoseProgramIsMerelyLateStaysOnItsChannel) {
   StreamPair p;
   p.host.sees = true;

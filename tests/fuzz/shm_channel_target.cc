@@ -67,9 +67,11 @@ class Trial {
         ControlMessage message;
         while (channel_.take_control(message)) {
           const bool known = message.type >= static_cast<std::uint8_t>(ControlType::kSwitch) &&
-                             message.type <= static_cast<std::uint8_t>(ControlType::kFin) &&
+                             message.type <= static_cast<std::uint8_t>(ControlType::kLeft) &&
                              message.reason < static_cast<std::uint8_t>(Reason::kCount) &&
-                             message.zero16 == 0 && message.credits == 0 && message.consumed == 0;
+                             message.zero16 == 0 && message.credits == 0 &&
+                             (message.consumed == 0 ||
+                              message.type == static_cast<std::uint8_t>(ControlType::kLeft));
           if (!known) return "a malformed message is handed out";
         }
         break;
