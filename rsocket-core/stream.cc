@@ -150,6 +150,7 @@ bool Stream::close_by_program(bool busy) noexcept {
     if (remembers()) skip_verified();
     const bool on_kernel =
         channel_ == nullptr && !gave_up_ && kernel_takes_bytes() && !remembers();
+    if (on_kernel) reset_if_killed(false);
     if (peer_closed() && state() == State::kOnChannel) follows_ = true;
     close_now = on_kernel || state() == State::kReset || (peer_closed() && !waits_to_follow());
     known_to_agent = known_to_agent_.load(std::memory_order_relaxed) || !close_now;

@@ -542,7 +542,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void leave(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void push_replay() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void back_on_tcp() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  void reset_if_killed(bool yes) noexcept RR_REQUIRES(rx_mutex_);
+  void reset_if_killed(bool yes) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   // stream_return.cc:
   struct Passage {
     std::unique_ptr<std::uint8_t[]> bytes;

@@ -434,7 +434,7 @@ void Stream::back_on_tcp() noexcept {
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   publish_identity();
   // The kernel answers an exit with unread bytes by a reset: also where those are on their way here.
-  if (leave_reason_ != Reason::kExit || !again_unread()) reset_if_killed(false);
+  if (leave_reason_ != Reason::kExit || unread_on_tcp() >= owed_) reset_if_killed(false);
   if (fin_sent_ || pending_shut_wr_) {
     pending_shut_wr_ = fin_sent_ = false;
     sys::shutdown(fd(), SHUT_WR);

@@ -141,7 +141,6 @@ void Stream::forget_again() noexcept {
   again_ = Passage();
   again_dropped_ = 0;
   again_ends_ = false;
-  if (state() == State::kOnTcp) reset_if_killed(false);
   if (std::exchange(tell_when_read_, false)) read_since_asked_ = true;
   waiters_.wake(POLLIN | POLLOUT);
   host_->attend(*this);
