@@ -1,12 +1,12 @@
 #include "integration/bench/net_load/server.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <system_error>
 #include <vector>
 
 #include "integration/bench/net_load/bytes.h"
@@ -20,11 +20,27 @@ constexpr std::uint64_t kTakenAtOnce = 64 << 10;
 
 volatile std::sig_atomic_t asked_to_end = 0;
 
-// So that it ends as programs do, and not as one that is killed: accept is interrupted.
+// So that it ends as programs do, and not as one that is killed.
 void end_when_asked() {
   struct sigaction action {};
   action.sa_handler = [](int) { asked_to_end = 1; };
   sigaction(SIGTERM, &action, nullptr);
+}
+
+// False: it is asked to end. A signal between the look and the sleep would be missed if it were not held back.
+bool wait_for_client(int listener) {
+  sigset_t asks;
+  sigset_t before;
+  sigemptyset(&asks);
+  sigaddset(&asks, SIGTERM);
+  sigprocmask(SIG_BLOCK, &asks, &before);
+  pollfd entry{listener, POLLIN, 0};
+  int n = 0;
+  while (asked_to_end == 0 && n == 0) n = ppoll(&entry, 1, nullptr, &before);
+  const int error = errno;
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  if (asked_to_end == 0 && n < 0) fail(error, "ppoll");
+  return asked_to_end == 0;
 }
 
 void drain(int fd, const Run& run) {
@@ -73,16 +89,7 @@ void serve(const Address& address) {
   const int listener = listen_at(address);
   std::printf("listening\n");
   std::fflush(stdout);
-  for (;;) {
-    int first = -1;
-    try {
-      first = accept_from(listener, address);
-    } catch (const std::system_error&) {
-      if (asked_to_end != 0) return;
-      throw;
-    }
-    serve_client(listener, address, first);
-  }
+  while (wait_for_client(listener)) serve_client(listener, address, accept_from(listener, address));
 }
 
 }  // namespace net_load
