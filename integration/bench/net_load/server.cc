@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <system_error>
 #include <vector>
 
 #include "integration/bench/net_load/bytes.h"
@@ -89,7 +90,13 @@ void serve(const Address& address) {
   const int listener = listen_at(address);
   std::printf("listening\n");
   std::fflush(stdout);
-  while (wait_for_client(listener)) serve_client(listener, address, accept_from(listener, address));
+  while (wait_for_client(listener)) {
+    try {
+      serve_client(listener, address, accept_from(listener, address));
+    } catch (const std::system_error&) {
+      if (asked_to_end == 0) throw;  // else a call was interrupted
+    }
+  }
 }
 
 }  // namespace net_load
