@@ -163,4 +163,11 @@ class Channel {
 };
 static_assert(sizeof(Channel) <= 32, "the first line of a ShmChannel is full");
 
+// Whether a send that waits for room goes on. As the kernel's sockets do, room is announced when there is a worthwhile amount of it.
+template <typename Carrying>
+bool has_room(const Carrying& channel) noexcept {
+  const std::uint64_t used = channel.tx_head() - channel.tx_consumed();
+  return used <= channel.ring_bytes() - channel.ring_bytes() / 4;
+}
+
 }  // namespace ringroad

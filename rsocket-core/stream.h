@@ -464,7 +464,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
     (sent ? slot_->counts.tx_sizes : slot_->counts.rx_sizes).add(bytes);
   }
   void stall_begins() noexcept RR_REQUIRES(tx_mutex_);
-  void end_if_peer_is_late() noexcept RR_REQUIRES(tx_mutex_) RR_REQUIRES(rx_mutex_);
+  std::int64_t patience_ns() const noexcept;
+  void look_for_stall() noexcept RR_REQUIRES(tx_mutex_) RR_REQUIRES(rx_mutex_);
   void stall_ends() noexcept RR_REQUIRES(tx_mutex_);
 
   bool peer_closed() const noexcept { return standing_.is(Standing::kPeerClosed); }

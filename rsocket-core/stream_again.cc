@@ -51,6 +51,7 @@ bool passing_for_returned(Reason reason) noexcept {
     case Reason::kPolicy:
     case Reason::kFork:
     case Reason::kIdle:
+    case Reason::kStalled:
     case Reason::kExec:  // of which nothing came, or the peer will say so
       return true;
     default:

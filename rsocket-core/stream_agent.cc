@@ -13,6 +13,7 @@ namespace ringroad {
 namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kStallNs = 300'000'000;
 
 }  // namespace
 
@@ -273,18 +274,33 @@ bool Stream::leave_idle() noexcept {
   return true;
 }
 
-// As the kernel ends a connection whose window stays closed for that long.
-void Stream::end_if_peer_is_late() noexcept {
+// How long the peer's program may leave a full ring alone. TCP_USER_TIMEOUT is what the program bears.
+std::int64_t Stream::patience_ns() const noexcept {
+  const std::int64_t timeout = user_timeout_ns_.load(std::memory_order_relaxed);
+  return timeout != 0 ? timeout : kStallNs;
+}
+
+// The kernel's buffers grow to megabytes for a program that reads nothing, and a ring does not: a server that
+// limits how long it writes would cut its client. So such a stream goes to TCP. Where the program has said
+// how long a window may stay closed, the connection ends then, as the kernel ends it.
+void Stream::look_for_stall() noexcept {
   const std::int64_t now = sys::now_ns();
   if (now < late_at_ns_) return;
   late_at_ns_ = kForever;
   if (state() != State::kOnChannel || !standing_.is(Standing::kStalled)) return;
   channel_->progress();
-  if (channel_->tx_consumed() == consumed_at_stall_) {
+  if (has_room(*channel_)) return;  // the program has not come back for the room
+  const std::int64_t patience = patience_ns();
+  const std::int64_t since = slot_->stalled_since_ns.load(std::memory_order_relaxed);
+  if (channel_->tx_consumed() != std::exchange(consumed_at_stall_, channel_->tx_consumed())) {
+    late_at_ns_ = now + patience;
+  } else if (now < since + patience) {
+    late_at_ns_ = since + patience;
+  } else if (user_timeout_ns_.load(std::memory_order_relaxed) != 0) {
     break_connection(ETIMEDOUT, Reason::kTimeout);
-  } else {
-    consumed_at_stall_ = channel_->tx_consumed();
-    late_at_ns_ = now + user_timeout_ns_.load(std::memory_order_relaxed);
+  } else if (!peer_closed()) {
+    // An older peer knows no such reason, and one that promises another attempt.
+    leave(channel_->agreement().has(Feature::kLeft) ? Reason::kStalled : Reason::kIdle);
   }
 }
 
@@ -293,7 +309,7 @@ void Stream::deadline_passed() noexcept {
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
-    end_if_peer_is_late();
+    look_for_stall();
     const std::int64_t now = sys::now_ns();
     if (now >= past_at_ns_) {
       past_at_ns_ = kForever;

@@ -122,11 +122,11 @@ void Stream::stall_begins() noexcept {
   if (standing_.mark(Standing::kStalled)) return;
   const std::int64_t now = sys::now_ns();
   slot_->stalled_since_ns.store(now, std::memory_order_relaxed);
-  learn(Option::kUserTimeout);
-  const std::int64_t timeout = user_timeout_ns_.load(std::memory_order_relaxed);
-  if (timeout == 0) return;
-  late_at_ns_ = now + timeout;
   consumed_at_stall_ = channel_->tx_consumed();
+  learn(Option::kUserTimeout);
+  const std::int64_t late_at = now + patience_ns();
+  if (late_at_ns_ <= late_at) return;  // it is looked at before, and again
+  late_at_ns_ = late_at;
   host_->attend(*this);  // for its interest
 }
 
@@ -136,7 +136,6 @@ void Stream::stall_ends() noexcept {
   slot_->counts.waits.add(stats::wait_units(waited));
   stats::Counters::add(slot_->counts.waited_ns, waited);
   slot_->stalled_since_ns.store(0, std::memory_order_relaxed);
-  late_at_ns_ = std::numeric_limits<std::int64_t>::max();
   standing_.unmark(Standing::kStalled);
 }
 

@@ -48,13 +48,6 @@ bool every_handler_restarts() noexcept {
   return true;
 }
 
-// As the kernel's sockets do, room is announced when there is a worthwhile amount of it.
-template <typename Carrying>
-bool has_room(const Carrying& channel) noexcept {
-  const std::uint64_t used = channel.tx_head() - channel.tx_consumed();
-  return used <= channel.ring_bytes() - channel.ring_bytes() / 4;
-}
-
 // The part of plan_on_channel() that is the channel's.
 template <typename Carrying>
 bool plan_arrivals(Carrying& channel, short events, Stream::Arm arm,

@@ -1,8 +1,10 @@
 // Long transfers: nothing is lost, repeated or exchanged, whatever the sizes and the pace.
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "tests/preload/actor.h"
@@ -68,6 +70,39 @@ SCENARIO(one_big_send_to_a_slow_reader, kStaysOnChannel) {
     a.log("received %llu", static_cast<unsigned long long>(from));
   }
   a.sync();
+}
+
+// A result for a client that pauses: the socket holds it, and the server's limit on a write does not cut it.
+SCENARIO(a_result_for_a_client_that_does_not_read, kComesBack) {
+  const int fd = a.stream();
+  a.server([&] {
+    a.set_timeout(fd, SO_SNDTIMEO, 5'000);
+    a.send_pattern(fd, 0, kMiB, 50'000);
+  });
+  a.client([&] { a.recv_pattern(fd, 0, kMiB, 65'536); a.send(fd, "thanks"); });
+  a.server([&] { a.recv(fd, 10); });
+}
+
+SCENARIO(a_result_for_a_client_that_does_not_read_by_poll, kComesBack) {
+  const int fd = a.stream();
+  a.server([&] {
+    a.set_nonblocking(fd);
+    std::uint64_t sent = 0;
+    bool room = true;
+    while (sent < kMiB && room) {
+      const std::string bytes = patterned(sent, std::min<std::uint64_t>(16'384, kMiB - sent));
+      const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n > 0) {
+        sent += static_cast<std::uint64_t>(n);
+      } else {
+        pollfd entry{fd, POLLOUT, 0};
+        room = ::poll(&entry, 1, 5'000) == 1;
+      }
+    }
+    a.log("sent %llu", static_cast<unsigned long long>(sent));
+  });
+  a.client([&] { a.recv_pattern(fd, 0, kMiB, 65'536); a.send(fd, "thanks"); });
+  a.server([&] { a.settle(fd, POLLIN, POLLIN); a.recv(fd, 10); });
 }
 
 SCENARIO(two_threads_two_directions, kStaysOnChannel) {
