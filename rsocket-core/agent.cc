@@ -303,15 +303,18 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   const timespec nap{0, kNapNs};
   each_stream([&](const StreamPtr& stream) noexcept {
     if (reason == Reason::kFork && stream->closed_by_program()) return true;
-    for (std::int64_t left = 1; !stream->settled();) {
-      if (left <= 0) return false;
+    // For a peer that is stopped one fork waits, and not each of a server that makes a snapshot every minute.
+    const std::int64_t until =
+        reason == Reason::kFork ? std::min(deadline, stream->left_since_ns() + timeout_ns) : deadline;
+    for (std::int64_t left = until - sys::now_ns(); !stream->settled();) {
+      if (left <= 0) return until < deadline;
       if (waiter.wake_fd < 0) {
-        left = deadline - sys::now_ns();
+        left = until - sys::now_ns();
         if (left > 0) sys::call(SYS_nanosleep, &nap, nullptr);
         continue;
       }
       stream->waiters().add(waiter);
-      left = deadline - sys::now_ns();
+      left = until - sys::now_ns();
       if (!stream->settled() && left > 0) {
         pollfd fds{waiter.wake_fd, POLLIN, 0};
         timespec timeout{left / 1'000'000'000, left % 1'000'000'000};

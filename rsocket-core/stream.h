@@ -378,6 +378,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void deadline_passed() noexcept;
   // No channel, and every frame is out of the kernel's hands on its way in and in them on its way out:
   // what the kernel has left is the program's. Or the connection is over.
+  // CLOCK_MONOTONIC: since when it is on its way back to TCP; now, if it is not.
+  std::int64_t left_since_ns() const noexcept;
   bool settled() noexcept;
   const Nonce& nonce() const noexcept { return nonce_; }
   bool closed_by_program() const noexcept { return app_closed_; }

@@ -53,6 +53,10 @@ void Stream::peer_left() noexcept {
   wake_all();
 }
 
+std::int64_t Stream::left_since_ns() const noexcept {
+  return state() == State::kResuming ? left_at_ns_.load(std::memory_order_relaxed) : sys::now_ns();
+}
+
 bool Stream::settled() noexcept {
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);

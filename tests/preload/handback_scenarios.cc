@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -551,6 +552,32 @@ void hand_over_what_is_stuck(Actor& a, char holder) {
 
 SCENARIO(server_hands_over_from_a_killed_peer, kComesBack) { hand_over_what_is_lost(a, 'S'); }
 SCENARIO(client_hands_over_from_a_killed_peer, kComesBack) { hand_over_what_is_lost(a, 'C'); }
+// A server that makes a snapshot every minute, and a client that is stopped for hours.
+SCENARIO(a_stopped_peer_keeps_one_fork_waiting_and_no_more, kComesBack) {
+  const int fd = a.stream();
+  warm_up(a, fd);
+  if (a.is_client()) {
+    const pid_t own = ::getpid();
+    send_all(fd, std::string(reinterpret_cast<const char*>(&own), sizeof own));
+    a.recv(fd, 10);
+    return;
+  }
+  pid_t other = 0;
+  if (::recv(fd, &other, sizeof other, MSG_WAITALL) != sizeof other) a.log("no number");
+  ::kill(other, SIGSTOP);
+  std::int64_t took_ms = 0;
+  for (int i = 0; i < 3; ++i) {
+    const auto began = std::chrono::steady_clock::now();
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    ::waitpid(child, nullptr, 0);
+    took_ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count();
+  }
+  a.log("the last fork waits: %d", took_ms > 500);
+  ::kill(other, SIGCONT);
+  a.send(fd, "go on");
+}
+
 SCENARIO(server_hands_over_from_a_stopped_peer, kComesBack) { hand_over_what_is_stuck(a, 'S'); }
 SCENARIO(client_hands_over_from_a_stopped_peer, kComesBack) { hand_over_what_is_stuck(a, 'C'); }
 
