@@ -13,7 +13,7 @@ namespace ringroad {
 namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kStallNs = 300'000'000;
+constexpr std::int64_t kStallNs = 500'000'000;
 
 }  // namespace
 
