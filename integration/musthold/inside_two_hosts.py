@@ -4,11 +4,15 @@
 
    node 1: sshd, a bench's agent    ═══ Ethernet ═══ node 2: `ringroad bench net --inventory`
 
+   node 1: an echo server        ═══ eth0, eth0.7 ═══ node 2: its client, over IPv6, a VLAN, a second subnet
+
 They tell each other how far they are through files in $SHARE.
 """
 
 import json
 import os
+import subprocess
+from pathlib import Path
 
 from lib import mariadb, rdma_counters, sysbench
 
@@ -75,6 +79,62 @@ def load(host, preload, meeting):
         run.kill()
     meeting.say("report", {"queries": report["queries"]})
     return messages
+
+
+def gids():
+    """The addresses that the device can be asked for."""
+    return {path.read_text() for path in Path("/sys/class/infiniband/rxe0/ports/1/gids").iterdir()}
+
+
+def echo_over(tmp_path, name, subnet, addresses, *commands):
+    """Makes a network of the two hosts, and an echo over RDMA there."""
+    before = gids()
+    for command in commands:
+        subprocess.run(["ip", *command.split()], check=True)
+    support.wait_for(lambda: gids() - before, "the device to know the address", 20)
+    host = support.Host(tmp_path)
+    policy = host.policy(name, [PORT + 1], via="rdma", subnet=subnet,
+                         **FROM_THE_FIRST | {"wait": '"25s"'})
+    preload = host.preload(policy)
+    sent = sent_packets()
+    with Meeting(name) as meeting:
+        meeting.meet("up")
+        if SERVES:
+            with support.Talker("serve", addresses[0], PORT + 1, preload=preload) as server:
+                assert server.line() == f"PORT {PORT + 1}"
+                meeting.say("serving")
+                meeting.hear("asked")
+                streams = host.on_channel(server.pid)
+                meeting.meet("seen")
+        else:
+            meeting.hear("serving")
+            with support.Talker("ask", addresses[0], PORT + 1, preload=preload) as asker:
+                assert asker.line() == "connected"
+                for number in range(20):
+                    assert asker.tell(f"say {number}") == str(number)
+                streams = host.on_channel(asker.pid)
+                meeting.say("asked")
+                meeting.meet("seen")
+        meeting.meet("over")
+    assert [stream["carrier"] for stream in streams] == ["rdma"], streams
+    assert addresses[0] in streams[0]["local" if SERVES else "remote"], streams
+    assert sent_packets() - sent >= 20
+
+
+def test_a_stream_over_ipv6(tmp_path):
+    echo_over(tmp_path, "ipv6", "fd07::/64", ["fd07::1", "fd07::2"],
+              f"-6 addr add fd07::{NODE}/64 dev eth0 nodad")
+
+
+def test_a_stream_over_a_vlan(tmp_path):
+    echo_over(tmp_path, "vlan", "10.8.0.0/24", ["10.8.0.1", "10.8.0.2"],
+              "link add link eth0 name eth0.7 type vlan id 7",
+              f"addr add 10.8.0.{NODE}/24 dev eth0.7", "link set eth0.7 up")
+
+
+def test_a_stream_to_another_address_of_the_device(tmp_path):
+    echo_over(tmp_path, "second", "10.6.0.0/24", ["10.6.0.1", "10.6.0.2"],
+              f"addr add 10.6.0.{NODE}/24 dev eth0")
 
 
 def test_the_bench_reaches_the_other_host_by_ssh_and_measures_between_the_two(tmp_path):

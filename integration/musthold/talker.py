@@ -19,15 +19,20 @@ import sys
 import threading
 
 
+def listen(address, port):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family, backlog=64)
+
+
 def serve(address, port):
-    listener = socket.create_server((address, port), backlog=64)
+    listener = listen(address, port)
     print("PORT", listener.getsockname()[1], flush=True)
     threading.Thread(target=accept_all, args=(listener,), daemon=True).start()
     sys.stdin.read()
 
 
 def prefork(address, port):
-    listener = socket.create_server((address, port), backlog=64)
+    listener = listen(address, port)
     for _ in range(2):
         if os.fork() == 0:
             end_with_the_input()
@@ -38,7 +43,7 @@ def prefork(address, port):
 
 def children(address, port):
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    listener = socket.create_server((address, port), backlog=64)
+    listener = listen(address, port)
     print("PORT", listener.getsockname()[1], flush=True)
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
