@@ -1,5 +1,6 @@
 """Which suites are run, and what is known about them."""
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +31,7 @@ class Suite:
 
 
 def cpython(name, names=None, **more):
-    return Suite(f"test_{name}", "libpython3.11-testsuite", names or (f"test.test_{name}",), **more)
+    return Suite(f"test_{name}", f"libpython3.{sys.version_info.minor}-testsuite", names or (f"test.test_{name}",), **more)
 
 
 SUITES = (
