@@ -304,17 +304,20 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
   each_stream([&](const StreamPtr& stream) noexcept {
     if (reason == Reason::kFork && stream->closed_by_program()) return true;
     // For a peer that is stopped one fork waits, and not each of a server that makes a snapshot every minute.
-    const std::int64_t until =
-        reason == Reason::kFork ? std::min(deadline, stream->left_since_ns() + timeout_ns) : deadline;
-    for (std::int64_t left = until - sys::now_ns(); !stream->settled();) {
-      if (left <= 0) return until < deadline;
+    std::int64_t left = deadline - sys::now_ns();
+    while (!stream->settled()) {
+      if (reason == Reason::kFork && (left <= 0 || stream->kept_a_fork_waiting.load())) {
+        stream->kept_a_fork_waiting.store(true);
+        return true;
+      }
+      if (left <= 0) return false;
       if (waiter.wake_fd < 0) {
-        left = until - sys::now_ns();
+        left = deadline - sys::now_ns();
         if (left > 0) sys::call(SYS_nanosleep, &nap, nullptr);
         continue;
       }
       stream->waiters().add(waiter);
-      left = until - sys::now_ns();
+      left = deadline - sys::now_ns();
       if (!stream->settled() && left > 0) {
         pollfd fds{waiter.wake_fd, POLLIN, 0};
         timespec timeout{left / 1'000'000'000, left % 1'000'000'000};

@@ -378,9 +378,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void deadline_passed() noexcept;
   // No channel, and every frame is out of the kernel's hands on its way in and in them on its way out:
   // what the kernel has left is the program's. Or the connection is over.
-  // CLOCK_MONOTONIC: since when it is on its way back to TCP; now, if it is not.
-  std::int64_t left_since_ns() const noexcept;
   bool settled() noexcept;
+  // A fork has waited in vain for it to come back, and the next one does not. Until it is back.
+  std::atomic<bool> kept_a_fork_waiting{false};
   const Nonce& nonce() const noexcept { return nonce_; }
   bool closed_by_program() const noexcept { return app_closed_; }
   // Registers the TCP descriptor with the agent's epoll instance for `events`, or removes it (0).
@@ -466,7 +466,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
     (sent ? slot_->counts.tx_sizes : slot_->counts.rx_sizes).add(bytes);
   }
   void stall_begins() noexcept RR_REQUIRES(tx_mutex_);
-  std::int64_t patience_ns() const noexcept;
+  std::int64_t patience_ns() noexcept RR_REQUIRES(tx_mutex_);
+  void watch_for_stall() noexcept RR_REQUIRES(tx_mutex_);
   void look_for_stall() noexcept RR_REQUIRES(tx_mutex_) RR_REQUIRES(rx_mutex_);
   void stall_ends() noexcept RR_REQUIRES(tx_mutex_);
 
@@ -746,8 +747,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Reason leave_reason_ = Reason::kNone;
   bool waits_for_reader_ = false;  // to answer SWITCH
   std::int64_t deadline_ns_ = std::numeric_limits<std::int64_t>::max();
-  // When the peer's program will have read nothing for TCP_USER_TIMEOUT while a send waits for room, and what
-  // it had read when that began. Under tx_mutex_.
+  // When it is looked whether the peer's program has read nothing of a full ring for too long, and what it had
+  // read when that began. Under tx_mutex_.
   std::int64_t late_at_ns_ = std::numeric_limits<std::int64_t>::max();
   std::uint64_t consumed_at_stall_ = 0;
   // See stream_past.cc. Written under both locks.

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kStallNs = 500'000'000;
+constexpr std::uint64_t kMostMoved = 1 << 20;  // about what a socket holds
 
 }  // namespace
 
@@ -51,10 +52,6 @@ void Stream::peer_left() noexcept {
     standing_.set_error(EPIPE);
   }
   wake_all();
-}
-
-std::int64_t Stream::left_since_ns() const noexcept {
-  return state() == State::kResuming ? left_at_ns_.load(std::memory_order_relaxed) : sys::now_ns();
 }
 
 bool Stream::settled() noexcept {
@@ -279,32 +276,38 @@ bool Stream::leave_idle() noexcept {
 }
 
 // How long the peer's program may leave a full ring alone. TCP_USER_TIMEOUT is what the program bears.
-std::int64_t Stream::patience_ns() const noexcept {
+std::int64_t Stream::patience_ns() noexcept {
+  learn(Option::kUserTimeout);
   const std::int64_t timeout = user_timeout_ns_.load(std::memory_order_relaxed);
   return timeout != 0 ? timeout : kStallNs;
 }
 
-// The kernel's buffers grow to megabytes for a program that reads nothing, and a ring does not: a server that
-// limits how long it writes would cut its client. So such a stream goes to TCP. Where the program has said
-// how long a window may stay closed, the connection ends then, as the kernel ends it.
+// A send has found no room, or a poll not enough of it. What is watched already is looked at before, and again.
+void Stream::watch_for_stall() noexcept {
+  if (late_at_ns_ != kForever) return;
+  consumed_at_stall_ = channel_->tx_consumed();
+  late_at_ns_ = sys::now_ns() + patience_ns();
+  host_->attend(*this);  // for its interest
+}
+
+// The kernel's buffers grow for a program that reads nothing, and a ring does not: a server that limits how long
+// it writes would cut its client. So such a stream goes to TCP, unless the ring holds as much already. Where the
+// program has said how long a window may stay closed, the connection ends then, as the kernel ends it.
 void Stream::look_for_stall() noexcept {
   const std::int64_t now = sys::now_ns();
   if (now < late_at_ns_) return;
   late_at_ns_ = kForever;
-  if (state() != State::kOnChannel || !standing_.is(Standing::kStalled)) return;
+  if (state() != State::kOnChannel || tx_ != Tx::kChannel) return;
   channel_->progress();
-  if (has_room(*channel_)) return;  // the program has not come back for the room
+  const std::uint64_t consumed = channel_->tx_consumed();
+  if (has_room(*channel_)) return;  // the program has not come back for it
   const std::int64_t patience = patience_ns();
-  const std::int64_t since = slot_->stalled_since_ns.load(std::memory_order_relaxed);
-  if (channel_->tx_consumed() != std::exchange(consumed_at_stall_, channel_->tx_consumed())) {
+  if (consumed != std::exchange(consumed_at_stall_, consumed)) {
     late_at_ns_ = now + patience;
-  } else if (now < since + patience) {
-    late_at_ns_ = since + patience;
   } else if (user_timeout_ns_.load(std::memory_order_relaxed) != 0) {
-    break_connection(ETIMEDOUT, Reason::kTimeout);
-  } else if (!peer_closed()) {
-    // An older peer knows no such reason, and one that promises another attempt.
-    leave(channel_->agreement().has(Feature::kLeft) ? Reason::kStalled : Reason::kIdle);
+    if (standing_.is(Standing::kStalled)) break_connection(ETIMEDOUT, Reason::kTimeout);
+  } else if (!peer_closed() && channel_->tx_head() - consumed <= kMostMoved) {
+    leave(Reason::kStalled);
   }
 }
 

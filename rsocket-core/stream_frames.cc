@@ -387,7 +387,10 @@ void Stream::leave(Reason reason) noexcept {
   if (given_back > 0) skip_verified();
   if (owed_ > 0) tcp_make_room(fd(), owed_);
   std::uint8_t frame[kResumeBytes];
-  encode_resume(peer_nonce_, ResumeFrame{consumed, reason, answer, given_back}, frame);
+  // An older peer knows no such reason, and this one, which has it ask again.
+  const bool known = reason != Reason::kStalled || channel_->agreement().has(Feature::kLeft);
+  encode_resume(peer_nonce_, ResumeFrame{consumed, known ? reason : Reason::kIdle, answer, given_back},
+                frame);
   queue_frame(frame, sizeof frame);
   wake_all();
   push_replay();
@@ -422,6 +425,7 @@ void Stream::push_replay() noexcept {
 
 void Stream::back_on_tcp() noexcept {
   step(StreamEvent::kResumed, leave_reason_);
+  kept_a_fork_waiting.store(false, std::memory_order_relaxed);
   tx_ = Tx::kTcp;
   replay_at_ = 0;
   gave_back_ = false;

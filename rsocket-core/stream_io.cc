@@ -122,12 +122,7 @@ void Stream::stall_begins() noexcept {
   if (standing_.mark(Standing::kStalled)) return;
   const std::int64_t now = sys::now_ns();
   slot_->stalled_since_ns.store(now, std::memory_order_relaxed);
-  consumed_at_stall_ = channel_->tx_consumed();
-  learn(Option::kUserTimeout);
-  const std::int64_t late_at = now + patience_ns();
-  if (late_at_ns_ <= late_at) return;  // it is looked at before, and again
-  late_at_ns_ = late_at;
-  host_->attend(*this);  // for its interest
+  watch_for_stall();
 }
 
 void Stream::stall_ends() noexcept {

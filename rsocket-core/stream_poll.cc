@@ -189,7 +189,9 @@ bool Stream::plan_plainly(short events, Arm arm, PollPlan& plan) noexcept {
   }
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
-  return plan_on_channel(events, arm, plan);
+  if (!plan_on_channel(events, arm, plan)) return false;
+  if ((plan.ready & kWriteBits) == 0) watch_for_stall();
+  return true;
 }
 
 void Stream::prefetch_more() const noexcept {
@@ -259,7 +261,11 @@ Stream::PollPlan Stream::plan_poll(short events, Arm arm) noexcept {
         }
       }
       if (writing_ring) {
-        if (shut_wr() || peer_closed() || has_room(*channel_)) ready |= kWriteBits;
+        if (shut_wr() || peer_closed() || has_room(*channel_)) {
+          ready |= kWriteBits;
+        } else if (state() == State::kOnChannel && (events & kWriteBits) != 0) {
+          watch_for_stall();
+        }
       } else if (!writing_kernel && (shut_wr() || tx_ == Tx::kDead)) {
         ready |= kWriteBits;
       } else if (!writing_kernel) {

@@ -71,6 +71,17 @@ TEST_F(StreamStall, ASenderThatDoesNotComeBackForTheRoomKeepsIt) {
   EXPECT_FALSE(let_it_pass()) << "nothing is left to look for";
 }
 
+TEST(StreamStallOfALargeRing, StaysWhereASocketHoldsNoMore) {
+  StreamPair p(4 << 20);
+  p.promote();
+  const std::string piece(100'000, 'x');
+  while (send_text(*p.a, piece) > 0) continue;
+  const std::int64_t at = p.a->interest().deadline_ns;
+  while (sys::now_ns() < at) poll(nullptr, 0, 1);
+  p.a->deadline_passed();
+  EXPECT_EQ(State::kOnChannel, p.a->state());
+}
+
 TEST_F(StreamStall, AUserTimeoutEndsTheConnectionWhereNothingWasRead) {
   const unsigned ms = 20;
   ASSERT_EQ(0, setsockopt(p.a_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms));

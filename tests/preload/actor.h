@@ -129,6 +129,8 @@ class Actor {
   // Until `bits` are reported (at most two seconds), then as poll(). What a kernel on one host does
   // at once takes a channel a moment.
   short settle(int fd, short events, short bits);
+  // A ring that is full, and that nobody reads, stays: else it would be left for TCP after a while.
+  void keep_full_ring(int fd);
   // Until `bytes` can be read: on a network, what was sent in two calls arrives in two moments. Not logged.
   void settle_unread(int fd, int bytes);
   void poll_table(int fd, const char* phase);  // many sets of events, no timeout

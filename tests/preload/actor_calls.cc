@@ -2,6 +2,8 @@
 #include <sys/ioctl.h>
 #include <sys/time.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -148,6 +150,11 @@ short Actor::settle(int fd, short events, short bits) {
     ::usleep(500);
   }
   return poll(fd, events, 0);
+}
+
+void Actor::keep_full_ring(int fd) {
+  const unsigned ms = 30'000;
+  result("TCP_USER_TIMEOUT", ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms));
 }
 
 void Actor::settle_unread(int fd, int bytes) {

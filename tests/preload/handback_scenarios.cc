@@ -565,15 +565,16 @@ SCENARIO(a_stopped_peer_keeps_one_fork_waiting_and_no_more, kComesBack) {
   pid_t other = 0;
   if (::recv(fd, &other, sizeof other, MSG_WAITALL) != sizeof other) a.log("no number");
   ::kill(other, SIGSTOP);
-  std::int64_t took_ms = 0;
-  for (int i = 0; i < 3; ++i) {
+  std::int64_t least_ms = 1'000'000;
+  for (int i = 0; i < 4; ++i) {
     const auto began = std::chrono::steady_clock::now();
     const pid_t child = ::fork();
     if (child == 0) ::_exit(0);
     ::waitpid(child, nullptr, 0);
-    took_ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count();
+    const auto took = std::chrono::steady_clock::now() - began;
+    least_ms = std::min<std::int64_t>(least_ms, std::chrono::duration_cast<std::chrono::milliseconds>(took).count());
   }
-  a.log("the last fork waits: %d", took_ms > 500);
+  a.log("each fork waits: %d", least_ms > 500);
   ::kill(other, SIGCONT);
   a.send(fd, "go on");
 }

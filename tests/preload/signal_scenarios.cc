@@ -259,6 +259,7 @@ SCENARIO(a_signal_interrupts_a_timed_recv, kStaysOnChannel) {
 SCENARIO(a_signal_interrupts_send, kStaysOnChannel) {
   interrupt(a, false, false,
             [&](int fd) {
+              a.keep_full_ring(fd);
               fill(fd);
               a.send(fd, "no room");
               ::shutdown(fd, SHUT_WR);
@@ -269,6 +270,7 @@ SCENARIO(a_signal_interrupts_send, kStaysOnChannel) {
 SCENARIO(send_restarts_after_a_signal, kStaysOnChannel) {
   interrupt(a, true, true,
             [&](int fd) {
+              a.keep_full_ring(fd);
               fill(fd);
               a.send(fd, "at last");
               ::shutdown(fd, SHUT_WR);
@@ -280,6 +282,7 @@ SCENARIO(a_signal_cuts_a_long_send_short, kStaysOnChannel) {
   const std::string bytes = patterned(0, 16 << 20);
   interrupt(a, true, false,
             [&](int fd) {
+              a.keep_full_ring(fd);
               const ssize_t n = ::send(fd, bytes.data(), bytes.size(), 0);
               a.log("a part was sent: %d", n > 0 && n < static_cast<ssize_t>(bytes.size()));
               ::shutdown(fd, SHUT_WR);
