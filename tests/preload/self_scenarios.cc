@@ -93,6 +93,51 @@ SCENARIO(a_program_that_may_write_no_file, 0) {
   a.server([&] { a.recv(fd, 64); });
 }
 
+SCENARIO(a_fork_of_a_program_that_may_write_no_file, 0) {
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_FSIZE, &none);
+  const int fd = a.stream();
+  a.both([&] {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(0);
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    a.log("the child: %d", status);
+  });
+  a.client([&] { a.send(fd, "still here"); });
+  a.server([&] { a.recv(fd, 64); });
+}
+
+// As the library starts: on the client's side by the connect, on the server's by the listen.
+SCENARIO(the_first_connection_on_the_smallest_stack, 0) {
+  const auto on_the_smallest_stack = [&](void* (*work)(void*), void* data) {
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ::pthread_attr_setstacksize(&attributes, static_cast<std::size_t>(::sysconf(_SC_THREAD_STACK_MIN)));
+    pthread_t thread;
+    a.log("thread %d", ::pthread_create(&thread, &attributes, work, data));
+    ::pthread_join(thread, nullptr);
+    ::pthread_attr_destroy(&attributes);
+  };
+  const auto meets = [](void* data) -> void* {
+    static_cast<Actor*>(data)->meet();
+    return nullptr;
+  };
+  struct Place {
+    Actor* actor;
+    int fd;
+  } place{&a, -1};
+  const auto joins = [](void* data) -> void* {
+    auto* own = static_cast<Place*>(data);
+    own->fd = own->actor->is_server() ? own->actor->accept_blocking() : own->actor->connect_blocking();
+    return nullptr;
+  };
+  on_the_smallest_stack(meets, &a);
+  on_the_smallest_stack(joins, &place);
+  a.client([&] { a.send(place.fd, "from a small place"); });
+  a.server([&] { a.recv(place.fd, 64); });
+}
+
 // As the library starts. Each round has a process of its own, which has not begun anything.
 SCENARIO(a_fork_beside_the_first_listener, 0) {
   constexpr int kRounds = 10;
