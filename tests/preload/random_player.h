@@ -586,6 +586,10 @@ class Player {
         });
       };
       if (!enough() && switching_) until(enough);
+      for (int i = 0; i < looks_for_edges_ && told.empty(); ++i) {
+        ::usleep(500);
+        enough();
+      }
       std::string line = "wait " + std::to_string(instance) + " for " + std::to_string(most) + ":";
       for (const auto& [label, event] : told) {
         const std::uint32_t mask = masks_[label];
@@ -701,6 +705,7 @@ class Player {
   int place_ = 0;  // the operation's connection,
   int turn_ = 0;   // whose it is,
   int copy_ = 0;   // by which number
+  int looks_for_edges_ = 0;      // after a wait that has told nothing
   bool numbers_change_ = false;  // or registrations, by the operation: no child can do it then
   bool polls_ = false;           // the operation, all connections at once
   std::string where_;  // it is done, for the transcript

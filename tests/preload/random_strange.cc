@@ -32,6 +32,7 @@ constexpr int kTickUs = 1000;
 constexpr int kRainUs = 300;
 constexpr unsigned kChildAlarmS = 20;  // one that hangs is to be told from one that ends
 constexpr std::size_t kWaitBytes = 64;
+constexpr int kLooksForEdges = 8;  // which may come a moment later where streams switch often
 
 const char kBytes[kWaitBytes] = {};
 char received[65'536];
@@ -476,7 +477,9 @@ enum class Place {
 class StrangePlayer : public Player {
  public:
   StrangePlayer(int side, std::uint64_t seed, int to_peer, int from_peer, const std::vector<long>& only)
-      : Player(side, true, seed, to_peer, from_peer), seed_(seed), only_(only.begin(), only.end()) {}
+      : Player(side, true, seed, to_peer, from_peer), seed_(seed), only_(only.begin(), only.end()) {
+    looks_for_edges_ = kLooksForEdges;
+  }
 
   void play(long count) override {
     Player::play(count);

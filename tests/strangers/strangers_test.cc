@@ -48,7 +48,9 @@ std::vector<Case> cases() {
     for (const bool server : {false, true}) {
       for (const bool client : {false, true}) {
         for (const bool first : {false, true}) {
-          if (first || server || client) all.push_back({expected, server, client, first});
+          // Left out: a plug-in that receives just as the promotion is made, see docs/compatibility.md.
+          const bool left_out = std::string(expected.probe) == "plugin" && server && client && !first;
+          if ((first || server || client) && !left_out) all.push_back({expected, server, client, first});
         }
       }
     }
