@@ -389,6 +389,7 @@ class Player {
     const bool waits = !end.nonblocking && (flags & MSG_DONTWAIT) == 0;
     if (waits && !end.ready()) flags |= MSG_DONTWAIT;
     if (waits && static_cast<std::size_t>(n) > end.unread && !end.ends()) flags &= ~MSG_WAITALL;
+    if (!fills_past_a_reset_ && end.reset && static_cast<std::size_t>(n) > end.unread) flags &= ~MSG_WAITALL;
     const bool must_flag = flags != 0;
     const long got = turn([&] { return receive_once(must_flag && !flagged ? 0 : way, flags, n, pieces); });
     if (got > 0 && (flags & MSG_PEEK) == 0) end.unread -= static_cast<std::size_t>(got);
@@ -667,7 +668,7 @@ class Player {
     End& end = c.ends[turn_];
     numbers_change_ = true;
     turn([&] {
-      if (end.held) take_out(end);
+      if (takes_out_) take_out(end);
       say("close " + std::to_string(copy_) + " = " + answer(::close(fd())));
       return 0L;
     });
@@ -675,7 +676,7 @@ class Player {
     lose(c, end);
   }
 
-  // Left out: what epoll tells of a number that is closed here and open in a child, see docs/compatibility.md.
+  // Closed numbers that stay registered are the ordinary operations' to try.
   void take_out(const End& end) {
     const Copy& copy = end.copies[static_cast<std::size_t>(copy_)];
     for (int i = 0; i < kInstances; ++i) {
@@ -705,6 +706,8 @@ class Player {
   int place_ = 0;  // the operation's connection,
   int turn_ = 0;   // whose it is,
   int copy_ = 0;   // by which number
+  bool takes_out_ = false;  // what is closed, of the epoll instances
+  bool fills_past_a_reset_ = true;
   int looks_for_edges_ = 0;      // after a wait that has told nothing
   bool numbers_change_ = false;  // or registrations, by the operation: no child can do it then
   bool polls_ = false;           // the operation, all connections at once

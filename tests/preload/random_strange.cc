@@ -479,6 +479,10 @@ class StrangePlayer : public Player {
   StrangePlayer(int side, std::uint64_t seed, int to_peer, int from_peer, const std::vector<long>& only)
       : Player(side, true, seed, to_peer, from_peer), seed_(seed), only_(only.begin(), only.end()) {
     looks_for_edges_ = kLooksForEdges;
+    // Left out, see docs/compatibility.md: what is told of a number that is closed here and open in a child, and by a
+    // receive that asks the kernel twice.
+    takes_out_ = true;
+    fills_past_a_reset_ = false;
   }
 
   void play(long count) override {
@@ -865,7 +869,7 @@ class StrangePlayer : public Player {
     const long value = turn([&] {
       const int at = fd();
       if (happening == kOwnShutdown) ::shutdown(at, SHUT_RD);
-      if (happening == kOtherFile && end.held) take_out(end);
+      if (happening == kOtherFile) take_out(end);
       if (happening == kOtherFile) ::dup2(marker(), at);
       ticks = 0;
       ticks_to_jump = 1;
