@@ -56,16 +56,20 @@ Line with_time(const log_msg& message) {
   return line;
 }
 
-// A pipe that nobody reads any more must not end the program.
+// A pipe that nobody reads any more must not end the program, nor a file that is as long as its limit allows.
 void write_whole(int fd, const Line& line) noexcept {
   constexpr std::uint64_t kPipe = std::uint64_t{1} << (SIGPIPE - 1);
+  constexpr std::uint64_t kLong = std::uint64_t{1} << (SIGXFSZ - 1);
+  constexpr std::uint64_t kBoth = kPipe | kLong;
   std::uint64_t before = 0;
   std::uint64_t pending = 0;
-  sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &kPipe, &before, sizeof before);
+  sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &kBoth, &before, sizeof before);
   sys::call(SYS_rt_sigpending, &pending, sizeof pending);
-  if (sys::write(fd, line.data(), line.size()) < 0 && errno == EPIPE && (pending & kPipe) == 0) {
+  if (sys::write(fd, line.data(), line.size()) < 0) {
+    const std::uint64_t raised = errno == EPIPE ? kPipe : errno == EFBIG ? kLong : 0;
+    const std::uint64_t own = raised & ~pending;
     const timespec now{};
-    sys::call(SYS_rt_sigtimedwait, &kPipe, nullptr, &now, sizeof kPipe);
+    if (own != 0) sys::call(SYS_rt_sigtimedwait, &own, nullptr, &now, sizeof own);
   }
   sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
 }

@@ -333,13 +333,67 @@ void forget_half_a_start() noexcept {
   the_agent.store(nullptr);
 }
 
+// What the parser of policies needs is more than a thread with the smallest stack has.
+constexpr std::size_t kRoomForParser = 128 * 1024;
+
+// The process' first thread has enough, and to ask for its bounds is dear.
+bool has_room_for_parser() noexcept {
+  if (sys::raw(SYS_gettid) == sys::getpid()) return true;
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return true;
+  void* lowest = nullptr;
+  std::size_t size = 0;
+  pthread_attr_getstack(&attributes, &lowest, &size);
+  pthread_attr_destroy(&attributes);
+  return static_cast<std::size_t>(static_cast<char*>(__builtin_frame_address(0)) -
+                                  static_cast<char*>(lowest)) >= kRoomForParser;
+}
+
+struct Loading {
+  policy_file::Outcome outcome;
+  bool failed = false;
+};
+
+void* load_in_thread(void* data) noexcept {
+  auto* loading = static_cast<Loading*>(data);
+  try {
+    loading->outcome = policy_file::load(environment.policy);
+  } catch (...) {
+    loading->failed = true;
+  }
+  return nullptr;
+}
+
+// Has the caller's thread wait for one with room enough, if it has too little.
+policy_file::Outcome load_policy() {
+  if (has_room_for_parser()) return policy_file::load(environment.policy);
+  Loading loading;
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int cancel_state = 0;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 2 * kRoomForParser);
+  pthread_t thread;
+  loading.failed = pthread_create(&thread, &attributes, load_in_thread, &loading) != 0;
+  if (!loading.failed) pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
+  pthread_setcancelstate(cancel_state, nullptr);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (loading.failed) throw std::bad_alloc();
+  return std::move(loading.outcome);
+}
+
 void start() noexcept {
   find_program_name();
   make_wiped_page();
   claim_memory();
   log::start(environment.log, environment.log_level, program);
   try {
-    const policy_file::Outcome outcome = policy_file::load(environment.policy);
+    const policy_file::Outcome outcome = load_policy();
     const policy::Policy* policy = policy_file::current();
     if (policy == nullptr) {
       own_segment();

@@ -349,6 +349,7 @@ RR_NOINLINE ssize_t stream_sendmsg(int fd, const msghdr* msg, int flags) {
 RR_NOINLINE ssize_t stream_sendfile(int out, int in, off_t* offset, size_t n) {
   Target target(out);
   if (target.ours() && is_plain_file(in, offset)) return send_file(*target.stream, in, offset, n);
+  if (sys::fcntl(in, F_GETFD) < 0) return -1;  // EBADF
   target.to_kernel(Reason::kDescriptorUse);
   return cancellation::caught(real().sendfile, out, in, offset, n);
 }

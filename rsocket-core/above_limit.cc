@@ -22,6 +22,7 @@ struct Moves {
   int* fds;
   unsigned count;
   long from;
+  bool also_above;  // those that are above the limit already
 };
 
 // Runs in the other process, on the memory of this one, whose thread waits meanwhile.
@@ -31,7 +32,8 @@ __attribute__((no_sanitize("address", "thread", "undefined"), noinline)) long mo
   if (sys::raw(SYS_prlimit64, 0, RLIMIT_NOFILE, sys::word(&raised), 0) != 0) return 1;
   for (unsigned i = 0; i < moves->count; ++i) {
     int& fd = moves->fds[i];
-    if (fd < 0 || static_cast<rlim_t>(fd) >= moves->limits.rlim_cur) continue;
+    if (fd < 0) continue;
+    if (!moves->also_above && static_cast<rlim_t>(fd) >= moves->limits.rlim_cur) continue;
     const long moved = sys::raw(SYS_fcntl, fd, F_DUPFD_CLOEXEC, moves->from);
     if (moved >= 0) fd = static_cast<int>(moved);
   }
@@ -107,34 +109,43 @@ bool was_kept(int fd) noexcept {
   return covers(fd) && ((inherited[fd / 64].load(std::memory_order_relaxed) >> (fd % 64)) & 1) != 0;
 }
 
+// The soft limit is below the hard one, and not so far up that the table would grow too long.
+bool has_place_above(rlimit& limits) noexcept {
+  return sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limits) == 0 &&
+         limits.rlim_cur < limits.rlim_max && limits.rlim_cur <= kFarthest;
+}
+
+// Puts the copies' numbers in the place of those in `moves`.
+void make_copies(Moves& moves) noexcept {
+  // A small limit may be there for a moment only.
+  const auto soft = static_cast<long>(moves.limits.rlim_cur);
+  const bool has_usual = moves.limits.rlim_max > sys::kPrivateDescriptorBase;
+  moves.from = has_usual ? std::max<long>(soft, sys::kPrivateDescriptorBase) : soft;
+  // Of the program's handlers none may run in the other process.
+  const std::uint64_t all = ~std::uint64_t{0};
+  std::uint64_t mask = 0;
+  sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::word(&all), sys::word(&mask), _NSIG / 8);
+  const long other = run_in_other_process(&moves);
+  if (other > 0) sys::raw(SYS_wait4, other, 0, __WCLONE, 0);
+  sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::word(&mask), 0, _NSIG / 8);
+}
+
 }  // namespace
 
 void move_above_limit(int* fds, unsigned count) noexcept {
   constexpr unsigned kMost = 4;
   const int saved = errno;
-  Moves moves{{}, fds, count, 0};
+  Moves moves{{}, fds, count, 0, false};
   bool counts = false;
-  if (count <= kMost &&
-      sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &moves.limits) == 0 &&
-      moves.limits.rlim_cur < moves.limits.rlim_max && moves.limits.rlim_cur <= kFarthest) {
+  if (count <= kMost && has_place_above(moves.limits)) {
     for (unsigned i = 0; i < count; ++i) {
       counts |= fds[i] >= 0 && static_cast<rlim_t>(fds[i]) < moves.limits.rlim_cur;
     }
   }
   if (counts && children_are_like_this()) {
-    // A small limit may be there for a moment only.
-    const auto soft = static_cast<long>(moves.limits.rlim_cur);
-    const bool has_usual = moves.limits.rlim_max > sys::kPrivateDescriptorBase;
-    moves.from = has_usual ? std::max<long>(soft, sys::kPrivateDescriptorBase) : soft;
     int before[kMost];
     for (unsigned i = 0; i < count; ++i) before[i] = fds[i];
-    // Of the program's handlers none may run in the other process.
-    const std::uint64_t all = ~std::uint64_t{0};
-    std::uint64_t mask = 0;
-    sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::word(&all), sys::word(&mask), _NSIG / 8);
-    const long other = run_in_other_process(&moves);
-    if (other > 0) sys::raw(SYS_wait4, other, 0, __WCLONE, 0);
-    sys::raw(SYS_rt_sigprocmask, SIG_SETMASK, sys::word(&mask), 0, _NSIG / 8);
+    make_copies(moves);
     for (unsigned i = 0; i < count; ++i) {
       if (fds[i] == before[i]) continue;
       private_descriptors::mark(fds[i]);
@@ -145,6 +156,17 @@ void move_above_limit(int* fds, unsigned count) noexcept {
     }
   }
   errno = saved;
+}
+
+int copy_above_limit(int fd) noexcept {
+  const int saved = errno;
+  int copy = fd;
+  Moves moves{{}, &copy, 1, 0, true};
+  if (has_place_above(moves.limits) && children_are_like_this()) make_copies(moves);
+  errno = saved;
+  if (copy == fd) return -1;
+  private_descriptors::mark(copy);
+  return copy;
 }
 
 }  // namespace ringroad

@@ -12,6 +12,9 @@ namespace ringroad {
 // there already, or cannot be moved stays what it is. REQUIRES: nobody else knows the numbers. Keeps errno.
 void move_above_limit(int* fds, unsigned count) noexcept;
 
+// A copy there, of a descriptor that stays open. -1: there can be none. Keeps errno.
+int copy_above_limit(int fd) noexcept;
+
 inline int above_limit(int fd) noexcept {
   move_above_limit(&fd, 1);
   return fd;

@@ -704,6 +704,8 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
   std::uint64_t number = 0;
   bool outlasted = false;
   bool polled = false;
+  bool slept = false;
+  bool interrupted = false;
   for (;;) {
     const bool last = deadline_ns != kForever && (deadline_ns == 0 || sys::now_ns() >= deadline_ns);
     const bool foreign = foreign_.load(std::memory_order_relaxed);
@@ -749,7 +751,17 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
     }
     unasked_.store(0, std::memory_order_relaxed);
     const bool sleeps = sleeping.inside || (foreign && !last);
+    // A handler may have run as the sleep before this one ended by news of the library's own. Outside of the sleep
+    // the program's mask does not hold, and what runs there would have come behind the call.
+    const bool ran_between = slept && mask == nullptr && signals::came_since_begin();
+    if (n == 0 && sleeps && (interrupted || ran_between)) {
+      errno = EINTR;
+      return -1;
+    }
+    if (sleeps && (mask != nullptr || (!slept && !polled))) signals::begin_wait();
     int m = sleep(epfd, out + n, max - n, sleeps ? deadline_ns : 0, mask);
+    interrupted |= sleeps && signals::came_since_begin();
+    slept |= sleeps;
     sleeping.leave();
     kernel_had_some_.store(m > 0, std::memory_order_relaxed);
     if (m < 0) {

@@ -104,7 +104,7 @@ bool Family::create() noexcept {
   }));
   if (fd < 0) return false;
   // A member may run as another user, and be taken over: it must not cut the others' memory off.
-  const long at = sys::call(SYS_ftruncate, fd, kBytes) != 0 ||
+  const long at = !sys::make_long(fd, kBytes) ||
                           sys::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0
                       ? -1
                       : sys::call(SYS_mmap, nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED,

@@ -57,7 +57,7 @@ void MirroredRing::reset() noexcept {
 int create_sealed_memfd(const char* name, std::uint64_t bytes) noexcept {
   const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
-  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
+  if (!sys::make_long(fd, bytes) ||
       sys::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     sys::close_quietly(fd);
     return -1;

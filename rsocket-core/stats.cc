@@ -12,8 +12,6 @@
 #include "rsocket-core/signals.h"
 #include "rsocket-core/sys.h"
 
-#include <sys/resource.h>
-
 namespace ringroad::stats {
 namespace {
 
@@ -114,11 +112,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
       return sys::call(SYS_fallocate, fd, 0, 0, kHeaderBytes + sizeof(RuleSlot)) == 0 ||
              errno == EOPNOTSUPP;
     };
-    // Beyond its limit on files a program would be killed (SIGXFSZ).
-    rlimit most{};
-    const bool fits = sys::call(SYS_prlimit64, 0, RLIMIT_FSIZE, nullptr, &most) == 0 &&
-                      most.rlim_cur >= segment->bytes_;
-    if (fits && sys::call(SYS_ftruncate, fd, segment->bytes_) == 0 && reserves()) {
+    if (sys::make_long(fd, segment->bytes_) && reserves()) {
       memory = mmap(nullptr, segment->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
     sys::close(fd);

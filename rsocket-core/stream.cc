@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 
+#include "rsocket-core/above_limit.h"
 #include "rsocket-core/sys.h"
 
 namespace ringroad {
@@ -179,6 +180,7 @@ bool Stream::close_by_program(bool busy) noexcept {
     int duplicate = -1;
     if (busy || !close_now) {
       duplicate = sys::open_high_or_low([&] { return sys::duplicate(fd()); });
+      if (duplicate < 0) duplicate = copy_above_limit(fd());
       // Without a descriptor to linger on, the connection can only be cut, or closed at once where
       // the peer has left.
       if (duplicate < 0 && !close_now) (peer_closed() ? close_now : abort) = true;

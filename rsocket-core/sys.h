@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -245,6 +246,17 @@ template <typename Open>
 inline int open_high_or_low(Open open) noexcept {
   const DescriptorTurn turn;
   return move_high(static_cast<int>(open()), true);
+}
+
+// As ftruncate(2). Beyond RLIMIT_FSIZE the kernel also sends SIGXFSZ, which ends a program: there it is not asked.
+inline bool make_long(int fd, std::uint64_t bytes) noexcept {
+  rlimit most{};
+  if (call(SYS_prlimit64, 0, RLIMIT_FSIZE, nullptr, &most) != 0) return false;
+  if (most.rlim_cur < bytes) {
+    errno = EFBIG;
+    return false;
+  }
+  return call(SYS_ftruncate, fd, bytes) == 0;
 }
 
 // A copy for open_high(), also where RLIMIT_NOFILE allows no number as high.

@@ -273,6 +273,17 @@ SCENARIO(sendfile_to_a_stream, kStaysOnChannel) {
   a.sync();
 }
 
+SCENARIO(sendfile_from_nothing, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.client([&] {
+    off_t offset = 0;
+    a.result("sendfile", ::sendfile(fd, -1, nullptr, 10));
+    a.result("sendfile at an offset", ::sendfile(fd, -1, &offset, 10));
+    a.send(fd, "on its channel");
+  });
+  a.server([&] { a.recv(fd, 64); });
+}
+
 SCENARIO(sendfile_in_its_forms, 0) {
   const int fd = a.stream();
   if (a.is_client()) {

@@ -157,6 +157,25 @@ SCENARIO(limits_are_lowered_between_calls, 0) {
   a.sync();
 }
 
+// A stream lives on beside its close, and no number is free for it.
+SCENARIO(a_close_where_no_number_is_free, 0) {
+  const int fd = a.stream();
+  for (int i = 0; i < 8; ++i) {
+    a.client([&] { a.send(fd, "ping"); });
+    a.server([&] { a.recv(fd, 8); });
+  }
+  a.client([&] {
+    const Lowered lowered({"NOFILE of 0", RLIMIT_NOFILE, 0});
+    note("send", ::send(fd, "the last", 8, MSG_NOSIGNAL));
+    note("close", ::close(fd));
+  });
+  if (a.is_client()) tell(a, "NOFILE of 0");
+  a.server([&] {
+    a.recv(fd, 64);
+    a.recv(fd, 64);
+  });
+}
+
 // A process each, all at once, as the library starts once in each, and a server's `accept` may wait for clients
 // that have no room for a channel.
 SCENARIO(limits_are_low_from_the_start, 0) {

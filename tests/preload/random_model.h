@@ -50,11 +50,13 @@ struct End {
   bool shut_wr = false;
   bool fin = false;    // the peer's end of file is here, or on its way
   bool reset = false;  // the connection is gone
+  bool held = false;   // a child has a copy of each number that there was at its fork
   bool await_error = false;
   bool dirty = false;  // the other end has done something that must arrive first
   std::size_t unread = 0;
 
   bool open() const { return !copies.empty(); }
+  bool alive() const { return open() || held; }
   // A receive does not sleep.
   bool ready() const { return unread > 0 || ends(); }
   bool ends() const { return fin || shut_rd || reset; }
@@ -67,18 +69,18 @@ struct Connection {
   End ends[2];
   int made = 0;  // how many there were in this place
 
-  bool free() const { return !ends[0].open() && !ends[1].open(); }
+  bool free() const { return !ends[0].alive() && !ends[1].alive(); }
 
   void sent(int side, std::size_t n) {
     if (n == 0) return;
     End& own = ends[side];
     End& peer = ends[1 - side];
-    if (peer.open() && !(peer.shut_rd && peer.shut_wr)) {
+    if (peer.alive() && !(peer.shut_rd && peer.shut_wr)) {
       peer.unread += n;
       peer.dirty = true;
     } else if (!own.reset) {
       own.be_reset();
-      if (peer.open() && !peer.reset) peer.be_reset();
+      if (peer.alive() && !peer.reset) peer.be_reset();
     }
   }
 
@@ -90,11 +92,11 @@ struct Connection {
     ends[1 - side].fin = ends[1 - side].dirty = true;
   }
 
-  // The last number of an end is closed.
+  // The last number of an end is closed, in every process.
   void closed(int side) {
     End& own = ends[side];
     End& peer = ends[1 - side];
-    if (peer.open() && !own.reset) {
+    if (peer.alive() && !own.reset) {
       if (own.unread > 0) {
         if (!(own.fin && own.shut_wr)) peer.be_reset();
       } else if (!own.shut_wr) {

@@ -196,6 +196,15 @@ TEST_F(StartTest, ALogThatCannotBeWrittenDoesNotMatter) {
   EXPECT_EQ(echo.errors, "");
 }
 
+// To write there, that the policy is refused, would be the end of the program, by SIGXFSZ.
+TEST_F(StartTest, ALogThatIsAsLongAsItsLimitAllowsDoesNotMatter) {
+  const std::vector<std::string> echo = {"sh", "-c", "ulimit -f 0; exec " RINGROAD_SCENARIOS " echo"};
+  const Said plain = run(echo, {});
+  EXPECT_EQ(plain.status, 0);
+  EXPECT_EQ(plain, run(echo, preloaded({"RINGROAD_POLICY=/nonexistent/policy", "RINGROAD_LOG=" + log_})));
+  EXPECT_EQ(read_file(log_), "");
+}
+
 TEST_F(StartTest, ARuntimeDirectoryThatCannotBeMadeDoesNotMatter) {
   const Echo echo({"LD_PRELOAD=" RINGROAD_LIBRARY, "RINGROAD_POLICY=" + policy_,
                    "RINGROAD_RUNTIME_DIR=/proc/nowhere"},
