@@ -374,7 +374,7 @@ int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask
     } else {
       const Outside outside;
       // Perhaps it got its first stream just now, from somebody who did not see us come.
-      if (descriptors::managed(epfd)) continue;
+      if (descriptors::managed_by_now(epfd)) continue;
       found = in_kernel();
     }
     if (found <= 0 || EpollSet::made() == 0) return found;
@@ -428,7 +428,7 @@ inline bool waits_in_kernel(int epfd, bool sleeps, int& found, Wait in_kernel) {
     return false;
   if (sleeps) {
     outside::enter();
-    if (__builtin_expect(descriptors::managed(epfd), 0)) {
+    if (descriptors::managed_by_now(epfd)) {
       outside::leave();
       return false;
     }
