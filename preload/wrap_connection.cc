@@ -235,7 +235,7 @@ RR_NOINLINE int watched_accept4(int fd, sockaddr* addr, socklen_t* len, int flag
   const SocketRef listener = descriptors::find(fd);
   const unsigned forks = runtime::forks();
   // The kernel tells of the peer in the same call.
-  sockaddr_storage own;
+  sockaddr_in6 own;
   socklen_t own_length = sizeof own;
   if (addr == nullptr && listener.is(Socket::Kind::kListener)) {
     addr = reinterpret_cast<sockaddr*>(&own);

@@ -79,8 +79,9 @@ bool ringroad::preload::deadline_from(const timespec* timeout, std::int64_t& dea
 
 int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline,
                                     const sigset_t* mask, bool bounded) {
-  Scratch<Entry> entry_memory(count);
-  Scratch<pollfd> kernel_memory(2 * count + 1);
+  constexpr nfds_t kFew = 4;
+  Scratch<Entry, kFew> entry_memory(count);
+  Scratch<pollfd, 2 * kFew + 1> kernel_memory(2 * count + 1);
   Entry* entries = entry_memory.data();
   pollfd* kernel = kernel_memory.data();
   if (entries == nullptr || kernel == nullptr) {

@@ -61,7 +61,7 @@ RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* excep
   for (int word = 0; word < words_for(count); ++word) {
     asked += static_cast<std::size_t>(std::popcount(asked_in_word(word)));
   }
-  Scratch<pollfd> memory(asked);
+  Scratch<pollfd, 4> memory(asked);
   pollfd* fds = memory.data();
   if (fds == nullptr) {
     errno = ENOMEM;
