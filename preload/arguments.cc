@@ -74,7 +74,7 @@ ssize_t send_readable(Stream& stream, const char* from, std::size_t n, int flags
   const int saved = errno;
   while (done < n) {
     const std::size_t wanted = std::min(n - done, kPages * kPage);
-    std::size_t there = is_low(from + done) ? 0 : readable(from + done, wanted);
+    std::size_t there = is_nowhere(from + done) ? 0 : readable(from + done, wanted);
     if (there < wanted && there < kCopiedAtOnce) there = 0;
     // Where nothing can be read the connection has the first word.
     const iovec piece{const_cast<char*>(from + done), there};
@@ -97,12 +97,12 @@ ssize_t in_two(const iovec* iov, int count, Whole whole, Part part) {
   std::size_t total = 0;
   int plain = 0;
   while (plain < count && iov[plain].iov_len <= kMostBytes - total &&
-         (!is_low(iov[plain].iov_base) || iov[plain].iov_len == 0)) {
+         (!is_nowhere(iov[plain].iov_base) || iov[plain].iov_len == 0)) {
     total += iov[plain++].iov_len;
   }
   ssize_t done = 0;
   if (total > 0) {
-    done = whole(plain, total, plain < count && is_low(iov[plain].iov_base));
+    done = whole(plain, total, plain < count && is_nowhere(iov[plain].iov_base));
     if (done < 0 || static_cast<std::size_t>(done) < total) return done;
   }
   if (plain == count || total == kMostBytes) return done;
@@ -115,7 +115,7 @@ ssize_t in_two(const iovec* iov, int count, Whole whole, Part part) {
 }
 
 ssize_t recv_into(Stream& stream, void* buffer, std::size_t n, int flags) {
-  if (!is_low(buffer) || (flags & MSG_TRUNC) != 0) {  // tcp(7): such bytes go nowhere
+  if (!is_nowhere(buffer) || (flags & MSG_TRUNC) != 0) {  // tcp(7): such bytes go nowhere
     const iovec all{buffer, n};
     return stream.recv(&all, 1, flags);
   }

@@ -18,13 +18,24 @@ namespace ringroad::preload::arguments {
 // No call moves more (MAX_RW_COUNT, read(2)).
 inline constexpr std::size_t kMostBytes = 0x7ffff000;
 
-// NULL, or a member of what NULL was taken for: no memory of a program's.
-inline bool is_low(const void* address) noexcept {
-  return reinterpret_cast<std::uintptr_t>(address) < 4096;
+// NULL, or -1, or a member of what one of them was taken for: no memory of a program's.
+inline bool is_nowhere(const void* address) noexcept {
+#if defined(__x86_64__)
+  // The upper half is the kernel's: one comparison.
+  return reinterpret_cast<std::intptr_t>(address) < 4096;
+#else
+  // There may be a tag in the upper bits.
+  constexpr std::uintptr_t kPage = 4096;
+  return reinterpret_cast<std::uintptr_t>(address) + kPage < 2 * kPage;
+#endif
+}
+// The same of what may be left out.
+inline bool is_wrong(const void* address) noexcept {
+  return address != nullptr && is_nowhere(address);
 }
 // Whether a call of `n` bytes at `buffer` needs a closer look.
 inline bool is_odd(const void* buffer, std::size_t n) noexcept {
-  return n > kMostBytes || (is_low(buffer) && n != 0);
+  return n > kMostBytes || (is_nowhere(buffer) && n != 0);
 }
 // The same of vectors. `total` is theirs, where it says no.
 bool is_odd(const iovec* iov, int count, std::size_t& total) noexcept;

@@ -97,6 +97,7 @@ std::atomic<unsigned> Change::count_{0};
 Change::Change() noexcept RR_NO_THREAD_SAFETY_ANALYSIS : taken_(runtime::owns_numbers()) {
   if (!taken_) return;
   change_mutex.lock();
+  // Before what the change does, which is a store-release to the table or a system call.
   under_way_.store(true, std::memory_order_relaxed);
   count_.store(count_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
@@ -207,6 +208,9 @@ SocketRef insert(int fd, std::shared_ptr<EpollSet> epoll) noexcept {
   if (!socket) return {};
   socket->epoll = std::move(epoll);
   socket->kind.store(Socket::Kind::kEpoll, std::memory_order_release);
+  // Who has news for it asks for waits outside behind this; who waits outside is counted, and looks here then
+  // (managed_by_now()). One of the two sees the other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   return socket;
 }
 

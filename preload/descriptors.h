@@ -148,6 +148,10 @@ inline Socket* peek(int fd) noexcept {
 }
 inline bool none_managed() noexcept { return lowest.load(std::memory_order_relaxed) == kLimit; }
 inline bool managed(int fd) noexcept { return __builtin_expect(peek(fd) != nullptr, 0); }
+// For who has just said that it waits outside of any EpollSet.
+inline bool managed_by_now(int fd) noexcept {
+  return __builtin_expect(in_range(fd) && table[fd].load(std::memory_order_seq_cst) != nullptr, 0);
+}
 
 // What a number names changes in the kernel and here: one such change at a time. Otherwise a number that
 // one thread closes while another duplicates it leaves a copy behind whose stream is closed, or unknown
@@ -159,7 +163,7 @@ class Change {
   Change(const Change&) = delete;
   Change& operator=(const Change&) = delete;
   // Whether there is one. A number that was looked up before, and is unknown, names what it does in the
-  // kernel if there is none.
+  // kernel if there is none. The fence: what the kernel has looked up for the caller, it did by plain loads.
   static bool under_way() noexcept {
     std::atomic_thread_fence(std::memory_order_acquire);
     return under_way_.load(std::memory_order_acquire);

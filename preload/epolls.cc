@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "preload/arguments.h"
 #include "preload/cancellation.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
@@ -232,7 +233,7 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
              int& result) noexcept {
   Stream& stream = *socket.stream();
   const bool wants_event = op == EPOLL_CTL_ADD || op == EPOLL_CTL_MOD;
-  if (wants_event && event == nullptr) return false;
+  if (wants_event && arguments::is_nowhere(event)) return false;
   if (stream.in_epoll_sets().load(std::memory_order_relaxed) != 0) known_by_another_number(epfd);
   const SocketRef instance = descriptors::find(epfd);
   EpollSet* known = instance.epoll();

@@ -118,19 +118,22 @@ Outcome read_policy() {
   return outcome;
 }
 
+// Apart, as what reads the policy then needs a good part of a small stack, too.
+[[gnu::noinline]] void name_from_the_root(const char* named) {
+  char directory[4096];
+  const long n = sys::call(SYS_getcwd, directory, sizeof directory);
+  if (n > 0 && directory[0] == '/') {
+    absolute = new std::string(std::string(directory) + "/" + named);
+    named_by_environment = absolute->c_str();
+  }
+}
+
 }  // namespace
 
 Outcome load(const char* named) {
   named_by_environment = named;
   // A daemon leaves the directory that it was started in.
-  if (named != nullptr && named[0] != '\0' && named[0] != '/') {
-    char directory[4096];
-    const long n = sys::call(SYS_getcwd, directory, sizeof directory);
-    if (n > 0 && directory[0] == '/') {
-      absolute = new std::string(std::string(directory) + "/" + named);
-      named_by_environment = absolute->c_str();
-    }
-  }
+  if (named != nullptr && named[0] != '\0' && named[0] != '/') name_from_the_root(named);
   root = new Version(version_of("/"));
   return read_policy();
 }

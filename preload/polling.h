@@ -22,12 +22,13 @@ bool deadline_from(const timespec* timeout, std::int64_t& deadline) noexcept;
 int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask,
                  bool bounded);
 
-// Memory for one call: a few entries on the stack, more from the heap (memory.cc).
-template <typename T>
+// Memory for one call: `few` entries on the stack, more from the heap (memory.cc). A program's thread may have a
+// small stack.
+template <typename T, std::size_t few>
 class Scratch {
  public:
   explicit Scratch(std::size_t count) noexcept {
-    if (count <= kInline) {
+    if (count <= few) {
       data_ = reinterpret_cast<T*>(inline_);
     } else {
       data_ = static_cast<T*>(::operator new(count * sizeof(T), std::nothrow));
@@ -44,8 +45,7 @@ class Scratch {
   T* data() noexcept { return data_; }
 
  private:
-  static constexpr std::size_t kInline = 33;
-  alignas(T) unsigned char inline_[kInline * sizeof(T)];
+  alignas(T) unsigned char inline_[few * sizeof(T)];
   T* data_;
   std::size_t count_ = 0;
 };

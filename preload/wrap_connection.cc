@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "preload/absent.h"
+#include "preload/arguments.h"
 #include "preload/cancellation.h"
 #include "preload/close.h"
 #include "preload/epolls.h"
@@ -180,7 +181,8 @@ int disconnect(int fd, Stream& stream, const sockaddr* addr, socklen_t len) {
 
 RR_NOINLINE int watched_connect(int fd, const sockaddr* addr, socklen_t len) {
   SocketRef socket = descriptors::find(fd);
-  const bool readable = addr != nullptr && len >= sizeof addr->sa_family;
+  const bool readable = !arguments::is_nowhere(addr) && len >= sizeof addr->sa_family &&
+                        len <= sizeof(sockaddr_storage);
   if (socket.stream() != nullptr && readable && addr->sa_family == AF_UNSPEC) {
     return disconnect(fd, *socket.stream(), addr, len);
   }
@@ -233,18 +235,19 @@ bool asks_about_listener(int fd) noexcept {
 RR_NOINLINE int watched_accept4(int fd, sockaddr* addr, socklen_t* len, int flags) {
   consider_unknown_listener(fd);
   const SocketRef listener = descriptors::find(fd);
+  const bool ours = listener.is(Socket::Kind::kListener);
   const unsigned forks = runtime::forks();
   // The kernel tells of the peer in the same call.
-  sockaddr_storage own;
+  sockaddr_in6 own;
   socklen_t own_length = sizeof own;
-  if (addr == nullptr && listener.is(Socket::Kind::kListener)) {
+  if (addr == nullptr && ours) {
     addr = reinterpret_cast<sockaddr*>(&own);
     len = &own_length;
   }
-  const socklen_t room = addr != nullptr && len != nullptr ? *len : 0;
+  const socklen_t room = ours && addr != nullptr && !arguments::is_nowhere(len) ? *len : 0;
   const int result =
       runtime::with_room([&] { return cancellation::caught(real().accept4, fd, addr, len, flags); });
-  if (result >= 0 && listener.is(Socket::Kind::kListener)) {
+  if (result >= 0 && ours) {
     const int saved = errno;
     const bool whole = addr != nullptr && *len <= room;
     consider_accepted(result, listener->endpoint, whole ? addr : nullptr, whole ? *len : 0,

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "preload/arguments.h"
@@ -83,12 +84,16 @@ Reason reason_for_flags(int flags) noexcept {
   return (flags & MSG_OOB) != 0 ? Reason::kOob : Reason::kDescriptorUse;
 }
 
-// What can be read at an offset without waiting for somebody. The rest is the kernel's business, and
-// so are errors.
-bool is_plain_file(int fd, const off_t* offset) noexcept {
+// What a sendfile reads from: at an offset without waiting for somebody; by the kernel alone; not at all, as
+// the kernel says before it looks at the stream.
+enum class Origin : std::uint8_t { kPlainFile, kKernels, kRefused };
+Origin origin_of(int fd, const off_t* offset) noexcept {
   struct stat status;
-  return sys::call(SYS_fstat, fd, &status) == 0 && S_ISREG(status.st_mode) &&
-         (offset == nullptr || *offset >= 0);
+  if (arguments::is_wrong(offset) || (offset != nullptr && *offset < 0) ||
+      sys::call(SYS_fstat, fd, &status) != 0) {
+    return Origin::kRefused;
+  }
+  return S_ISREG(status.st_mode) ? Origin::kPlainFile : Origin::kKernels;
 }
 
 // As sendfile(2). By way of a buffer: reading a file may sleep, which nobody may do over the ring,
@@ -113,6 +118,12 @@ ssize_t send_file(Stream& stream, int in, off_t* offset, size_t n) {
     std::size_t size = sizeof few;
   } buffer(n);
   off_t at = offset != nullptr ? *offset : sys::call(SYS_lseek, in, 0, SEEK_CUR);
+  // As the kernel judges it: where it would end, and then what one call moves.
+  if (n > static_cast<std::size_t>(std::numeric_limits<off_t>::max() - at)) {
+    errno = EINVAL;
+    return -1;
+  }
+  n = std::min(n, arguments::kMostBytes);
   std::size_t done = 0;
   while (done < n) {
     const long got = sys::call(SYS_pread64, in, buffer.data, std::min(buffer.size, n - done), at);
@@ -135,12 +146,18 @@ ssize_t send_file(Stream& stream, int in, off_t* offset, size_t n) {
 }
 
 bool valid_vectors(const iovec* iov, std::size_t count) noexcept {
-  return count <= 1024 && (count == 0 || iov != nullptr);  // IOV_MAX; else the kernel says EINVAL
+  return count <= 1024 && (count == 0 || !arguments::is_nowhere(iov));  // IOV_MAX; else the kernel says why
+}
+
+// What the kernel looks at before it knows that TCP needs no address, and refuses. `sends`: it reads the address.
+bool refuses_address(const void* address, socklen_t length, bool sends) noexcept {
+  return address != nullptr &&
+         (static_cast<int>(length) < 0 || (sends && length != 0 && arguments::is_nowhere(address)));
 }
 
 // A descriptor in a Unix-socket message: the receiver needs a socket that the kernel serves.
 void hand_over_rights(const msghdr* msg) noexcept {
-  if (msg == nullptr || msg->msg_control == nullptr) return;
+  if (arguments::is_nowhere(msg) || arguments::is_nowhere(msg->msg_control)) return;
   auto* header = const_cast<msghdr*>(msg);
   for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -238,8 +255,8 @@ RR_NOINLINE ssize_t stream_recvfrom(int fd, void* buf, size_t n, int flags, sock
           : target.stream->recv(&iov, 1, flags);
   if (result < 0 || addr == nullptr) return result;
   // As the kernel has it, the bytes are gone.
-  if (arguments::is_low(len) || static_cast<int>(*len) < 0) {
-    errno = arguments::is_low(len) ? EFAULT : EINVAL;
+  if (arguments::is_nowhere(len) || static_cast<int>(*len) < 0) {
+    errno = arguments::is_nowhere(len) ? EFAULT : EINVAL;
     return -1;
   }
   *len = 0;  // as TCP has it: no address
@@ -250,7 +267,8 @@ RR_NOINLINE ssize_t stream_recvmsg(int fd, msghdr* msg, int flags) {
   Target target(fd);
   if (target.lost) return fail_lost();
   if (is_special_receive(flags)) target.to_kernel(reason_for_flags(flags));
-  if (!target.ours() || is_special_receive(flags) || msg == nullptr ||
+  if (!target.ours() || is_special_receive(flags) || arguments::is_nowhere(msg) ||
+      refuses_address(msg->msg_name, msg->msg_namelen, false) ||
       !valid_vectors(msg->msg_iov, msg->msg_iovlen)) {
     return target.count(false, cancellation::caught(real().recvmsg, fd, msg, flags));
   }
@@ -317,7 +335,8 @@ RR_NOINLINE ssize_t stream_sendto(int fd, const void* buf, size_t n, int flags,
   Target target(fd);
   if (target.lost) return fail_lost();
   if ((flags & ~kSendFlags) != 0) target.to_kernel(reason_for_flags(flags));
-  if (!target.ours() || (flags & ~kSendFlags) != 0) {
+  const bool refused = refuses_address(addr, len, true) || (addr != nullptr && len > sizeof(sockaddr_storage));
+  if (!target.ours() || (flags & ~kSendFlags) != 0 || refused) {
     return target.count(true, cancellation::caught(real().sendto, fd, buf, n, flags, addr, len));
   }
   if (arguments::is_odd(buf, n)) {
@@ -332,9 +351,10 @@ RR_NOINLINE ssize_t stream_sendmsg(int fd, const msghdr* msg, int flags) {
   Target target(fd);
   if (target.lost) return fail_lost();
   const bool special =
-      (flags & ~kSendFlags) != 0 || (msg != nullptr && msg->msg_controllen != 0);
+      (flags & ~kSendFlags) != 0 || (!arguments::is_nowhere(msg) && msg->msg_controllen != 0);
   if (special) target.to_kernel(reason_for_flags(flags));
-  if (!target.ours() || special || msg == nullptr ||
+  if (!target.ours() || special || arguments::is_nowhere(msg) ||
+      refuses_address(msg->msg_name, msg->msg_namelen, true) ||
       !valid_vectors(msg->msg_iov, msg->msg_iovlen)) {
     return target.count(true, cancellation::caught(real().sendmsg, fd, msg, flags));
   }
@@ -348,9 +368,9 @@ RR_NOINLINE ssize_t stream_sendmsg(int fd, const msghdr* msg, int flags) {
 
 RR_NOINLINE ssize_t stream_sendfile(int out, int in, off_t* offset, size_t n) {
   Target target(out);
-  if (target.ours() && is_plain_file(in, offset)) return send_file(*target.stream, in, offset, n);
-  if (sys::fcntl(in, F_GETFD) < 0) return -1;  // EBADF
-  target.to_kernel(Reason::kDescriptorUse);
+  const Origin origin = target.ours() ? origin_of(in, offset) : Origin::kKernels;
+  if (origin == Origin::kPlainFile) return send_file(*target.stream, in, offset, n);
+  if (origin == Origin::kKernels) target.to_kernel(Reason::kDescriptorUse);
   return cancellation::caught(real().sendfile, out, in, offset, n);
 }
 
@@ -406,7 +426,7 @@ RR_NOINLINE ssize_t go_the_short_way(int fd, Buffer* buf, size_t n, Socket* sock
   } call{fd, buf, n};
   keep_in_memory(call);
   if (((flags & ~plain_flags) | ... | 0) == 0 && !cancellation::may_be_cancelled() &&
-      !arguments::is_low(buf)) {
+      !arguments::is_nowhere(buf)) {
     // Else it is looked at again when it is held.
     if (hardly_ever(socket->kind.load(std::memory_order_relaxed) == Socket::Kind::kFresh)) {
       return go_the_fresh_way<fresh_way, long_way>(call.fd, call.buf, call.n, flags...);
@@ -523,7 +543,7 @@ ssize_t rr_sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* 
 }
 
 ssize_t rr_sendmsg(int fd, const msghdr* msg, int flags) {
-  if (msg != nullptr && msg->msg_controllen != 0 && runtime::existing_agent() != nullptr) {
+  if (!arguments::is_nowhere(msg) && msg->msg_controllen != 0 && runtime::existing_agent() != nullptr) {
     hand_over_rights(msg);
   }
   if (!descriptors::managed(fd)) return real().sendmsg(fd, msg, flags);
@@ -531,7 +551,7 @@ ssize_t rr_sendmsg(int fd, const msghdr* msg, int flags) {
 }
 
 int rr_sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
-  if (runtime::existing_agent() != nullptr && msgs != nullptr) {
+  if (runtime::existing_agent() != nullptr && !arguments::is_nowhere(msgs)) {
     for (unsigned i = 0; i < count; ++i) {
       if (msgs[i].msg_hdr.msg_controllen != 0) hand_over_rights(&msgs[i].msg_hdr);
     }

@@ -13,6 +13,7 @@
 #include <limits>
 #include <utility>
 
+#include "preload/arguments.h"
 #include "preload/cancellation.h"
 #include "preload/epolls.h"
 #include "preload/polling.h"
@@ -31,7 +32,7 @@ namespace {
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
 
 [[gnu::always_inline]] inline bool any_managed(const pollfd* fds, nfds_t count) noexcept {
-  if (descriptors::none_managed() || fds == nullptr) return false;
+  if (descriptors::none_managed() || arguments::is_nowhere(fds)) return false;
   for (nfds_t i = 0; i < count; ++i) {
     if (descriptors::managed(fds[i].fd)) return true;
   }
@@ -79,8 +80,9 @@ bool ringroad::preload::deadline_from(const timespec* timeout, std::int64_t& dea
 
 int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline,
                                     const sigset_t* mask, bool bounded) {
-  Scratch<Entry> entry_memory(count);
-  Scratch<pollfd> kernel_memory(2 * count + 1);
+  constexpr nfds_t kFew = 4;
+  Scratch<Entry, kFew> entry_memory(count);
+  Scratch<pollfd, 2 * kFew + 1> kernel_memory(2 * count + 1);
   Entry* entries = entry_memory.data();
   pollfd* kernel = kernel_memory.data();
   if (entries == nullptr || kernel == nullptr) {
@@ -246,7 +248,9 @@ RR_NOINLINE int poll_some_streams(pollfd* fds, nfds_t count, int timeout_ms) {
 RR_NOINLINE int ppoll_some_streams(pollfd* fds, nfds_t count, const timespec* timeout,
                                    const sigset_t* mask) {
   std::int64_t deadline;
-  if (!deadline_from(timeout, deadline)) return real().ppoll(fds, count, timeout, mask);
+  if (arguments::is_wrong(mask) || !deadline_from(timeout, deadline)) {
+    return real().ppoll(fds, count, timeout, mask);
+  }
   return cancellation::point<poll_streams>(fds, count, deadline, mask, true);
 }
 
@@ -374,14 +378,18 @@ int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask
     } else {
       const Outside outside;
       // Perhaps it got its first stream just now, from somebody who did not see us come.
-      if (descriptors::managed(epfd)) continue;
+      if (descriptors::managed_by_now(epfd)) continue;
       found = in_kernel();
     }
     if (found <= 0 || EpollSet::made() == 0) return found;
     return after_kernel(epfd, events, found, max, deadline(), mask);
   }
   int found = 0;
-  if (events == nullptr || max <= 0) return in_kernel();
+  // The kernel refuses these before it looks for events, but for NULL.
+  constexpr int kMostEvents = std::numeric_limits<int>::max() / static_cast<int>(sizeof(epoll_event));
+  if (arguments::is_nowhere(events) || arguments::is_wrong(mask) || max <= 0 || max > kMostEvents) {
+    return in_kernel();
+  }
   return wait_on_set(epfd, events, max, deadline(), mask, found) ? found : in_kernel();
 }
 
@@ -405,7 +413,7 @@ RR_NOINLINE int epoll_pwait2_anywhere(int epfd, epoll_event* events, int max,
     return cancellation::caught(real().epoll_pwait2, epfd, events, max, timeout, mask);
   };
   std::int64_t unused;
-  if (!deadline_from(timeout, unused)) return in_kernel();
+  if (arguments::is_wrong(timeout) || !deadline_from(timeout, unused)) return in_kernel();
   const auto deadline = [&] {
     std::int64_t out;
     deadline_from(timeout, out);
@@ -428,7 +436,7 @@ inline bool waits_in_kernel(int epfd, bool sleeps, int& found, Wait in_kernel) {
     return false;
   if (sleeps) {
     outside::enter();
-    if (__builtin_expect(descriptors::managed(epfd), 0)) {
+    if (descriptors::managed_by_now(epfd)) {
       outside::leave();
       return false;
     }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cerrno>
 
+#include "preload/arguments.h"
 #include "preload/cancellation.h"
 #include "preload/polling.h"
 #include "preload/real.h"
@@ -27,7 +28,7 @@ constexpr int words_for(int count) noexcept { return (count + kWordBits - 1) / k
 fd_mask* words_of(fd_set* set) noexcept { return reinterpret_cast<fd_mask*>(set); }
 bool is_in(int fd, const fd_set* set) noexcept {
   const auto* words = reinterpret_cast<const fd_mask*>(set);
-  return set != nullptr &&
+  return !arguments::is_nowhere(set) &&
          (static_cast<unsigned long>(words[fd / kWordBits]) >> fd % kWordBits & 1) != 0;
 }
 
@@ -43,6 +44,11 @@ bool any_managed(int count, const fd_set* in, const fd_set* out, const fd_set* e
     if (is_in(fd, in) || is_in(fd, out) || is_in(fd, except)) return true;
   }
   return false;
+}
+
+// The kernel says so, before it looks at any.
+bool is_any_wrong(const fd_set* in, const fd_set* out, const fd_set* except) noexcept {
+  return arguments::is_wrong(in) || arguments::is_wrong(out) || arguments::is_wrong(except);
 }
 
 // REQUIRES: 0 <= count.
@@ -61,7 +67,7 @@ RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* excep
   for (int word = 0; word < words_for(count); ++word) {
     asked += static_cast<std::size_t>(std::popcount(asked_in_word(word)));
   }
-  Scratch<pollfd> memory(asked);
+  Scratch<pollfd, 4> memory(asked);
   pollfd* fds = memory.data();
   if (fds == nullptr) {
     errno = ENOMEM;
@@ -116,7 +122,7 @@ RR_NOINLINE int select_anywhere(int count, fd_set* in, fd_set* out, fd_set* exce
                                 timeval* timeout) {
   const bool valid =
       count >= 0 && (timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0));
-  if (!valid || !any_managed(count, in, out, except)) {
+  if (!valid || !any_managed(count, in, out, except) || is_any_wrong(in, out, except)) {
     return real().select(count, in, out, except, timeout);
   }
   std::int64_t deadline = kForever;
@@ -139,7 +145,8 @@ RR_NOINLINE int select_anywhere(int count, fd_set* in, fd_set* out, fd_set* exce
 RR_NOINLINE int pselect_anywhere(int count, fd_set* in, fd_set* out, fd_set* except,
                                  const timespec* timeout, const sigset_t* mask) {
   std::int64_t deadline;
-  if (count < 0 || !deadline_from(timeout, deadline) || !any_managed(count, in, out, except)) {
+  if (count < 0 || arguments::is_wrong(mask) || !deadline_from(timeout, deadline) ||
+      !any_managed(count, in, out, except) || is_any_wrong(in, out, except)) {
     return real().pselect(count, in, out, except, timeout, mask);
   }
   return cancellation::point<select_streams>(count, in, out, except, deadline, mask);

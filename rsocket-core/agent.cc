@@ -129,10 +129,18 @@ StreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
   bool expected = false;
   if (ensure_thread()) {
     try {
-      StreamConfig own = config;
-      if (mode_.load(std::memory_order_relaxed) == control::Mode::kRdma) own.promote_messages = 0;
-      stream = std::make_shared<Stream>(this, segment_, next_id.fetch_add(1), fd, role, tuple, own,
+      const auto make = [&](const StreamConfig& own) {
+        return std::make_shared<Stream>(this, segment_, next_id.fetch_add(1), fd, role, tuple, own,
                                         nonblocking, early);
+      };
+      // A configuration is large for a small stack, and a copy is hardly ever needed.
+      const auto make_at_once = [&]() __attribute__((noinline)) {
+        StreamConfig own = config;
+        own.promote_messages = 0;
+        return make(own);
+      };
+      stream = mode_.load(std::memory_order_relaxed) == control::Mode::kRdma ? make_at_once()
+                                                                             : make(config);
       if (inherited) {
         stream->begin_shared(share);
       } else {

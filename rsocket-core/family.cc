@@ -251,6 +251,8 @@ bool Family::claim(std::uint32_t index, std::uint64_t seen) noexcept {
 // REQUIRES: claim().
 Family::Share Family::fill(std::uint32_t index, const Words& tuple, std::uint64_t tag) noexcept {
   Connection& connection = connections_[index];
+  // Who has read any of this sees the claim when it looks at the word again: find().
+  std::atomic_thread_fence(std::memory_order_release);
   for (std::size_t i = 0; i < tuple.size(); ++i) {
     connection.tuple[i].store(tuple[i], std::memory_order_relaxed);
   }
@@ -454,6 +456,7 @@ void Family::publish(const Rendezvous& where) noexcept {
   std::uint64_t token[2];
   std::memcpy(token, where.token.data(), sizeof token);
   std::uint32_t carriers = 0;
+  std::atomic_thread_fence(std::memory_order_release);  // as in fill(), of the member's word
   if (where.has_shm()) {
     slot.token[0].store(token[0], std::memory_order_relaxed);
     slot.token[1].store(token[1], std::memory_order_relaxed);

@@ -53,9 +53,10 @@ class FreshUse {
     return Left::kNoted;
   }
 
-  // True: nobody has done that before, and this is what there was.
+  // True: nobody has done that before, and this is what there was. Seq_cst as settled() is: Stream::sleep_early()
+  // looks without a lock (WaitList).
   bool settle(EarlyUse& early) noexcept {
-    const std::uint64_t was = word_.fetch_or(kSettled, std::memory_order_acq_rel);
+    const std::uint64_t was = word_.fetch_or(kSettled, std::memory_order_seq_cst);
     early.guests = static_cast<unsigned>(was & kInside);
     early.count = made_of(was);
     for (unsigned i = 0; i < early.count; ++i) {
@@ -67,7 +68,7 @@ class FreshUse {
 
   // Calls that have returned, having transferred something.
   unsigned made() const noexcept { return made_of(word_.load(std::memory_order_relaxed)); }
-  bool settled() const noexcept { return (word_.load(std::memory_order_acquire) & kSettled) != 0; }
+  bool settled() const noexcept { return (word_.load(std::memory_order_seq_cst) & kSettled) != 0; }
   // In the child of a fork: who was inside is not there.
   void forget_guests() noexcept { word_.fetch_and(~kInside, std::memory_order_relaxed); }
 

@@ -19,7 +19,7 @@ namespace ringroad::stats {
 #endif
 // A count of one writer at a time: no read-modify-write is needed that others would see as one. A
 // relaxed load and store become three instructions; here they are one, but where a sanitizer is to
-// see them.
+// see them. The store is a release, as any store of x86-64 is: SendWindow::sent() needs that.
 template <typename Count>
 [[gnu::always_inline]] inline void add_alone(std::atomic<Count>& count,
                                              std::type_identity_t<Count> n) noexcept {

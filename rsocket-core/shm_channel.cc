@@ -171,11 +171,12 @@ void ShmChannel::take_arrivals() noexcept {
   }
 }
 
-// tx_head_ was stored before the tail that the peer has answered, and is loaded after the answer.
+// tx_head_ was stored before the tail that the peer has answered, and is loaded after the answer. ask_for() has
+// just said that it waits: the report is loaded seq_cst, or it could be one from before that.
 void ShmChannel::take_credit() noexcept {
   std::uint64_t known = load(tx_consumed_);
   for (;;) {
-    const std::uint64_t consumed = peer_.consumed.load(kAcquire);
+    const std::uint64_t consumed = peer_.consumed.load(kSeqCst);
     if (consumed == known) return;
     if (distance(known, consumed) < 0 || distance(consumed, load(tx_head_)) < 0) {
       set_failure(Reason::kBadRequest);
@@ -203,8 +204,12 @@ void ShmChannel::take_control_tail() noexcept {
   }
 }
 
+// Who consumes the last bytes looks for the end behind that, and this looks at what is consumed behind the end: one
+// of the two sees the other. report_consumed() stores rx_consumed_ before the report, and only the report seq_cst: so
+// the report is loaded first, for what stands before it. Its value may be a lie.
 void ShmChannel::take_end() noexcept {
   peer_closed_.store(true, kSeqCst);
+  (void)mine_.consumed.load(kSeqCst);
   if (load(rx_consumed_) == load(rx_head_) &&
       control_taken_.load(kSeqCst) == control_seen_.load(kAcquire)) {
     set_failure(Reason::kPeerGone);

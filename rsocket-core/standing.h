@@ -9,7 +9,9 @@
 
 namespace ringroad {
 
-// Thread rule: any thread may call anything. What a change means for others is the caller's locks' matter.
+// Thread rule: any thread may call anything. What a change means for others is the caller's locks' matter: looks
+// under one of them are relaxed. state() and error() are also asked by who has no lock and is about to sleep
+// (WaitList), so they, and what changes them, are seq_cst.
 class Standing {
  public:
   enum Mark : std::uint64_t {
@@ -20,7 +22,7 @@ class Standing {
   };
 
   State state() const noexcept {
-    return static_cast<State>(word_.load(std::memory_order_acquire) & kStateBits);
+    return static_cast<State>(word_.load(std::memory_order_seq_cst) & kStateBits);
   }
   bool is(State state) const noexcept {
     return (word_.load(std::memory_order_relaxed) & kStateBits) == static_cast<std::uint64_t>(state);
@@ -34,7 +36,7 @@ class Standing {
   // REQUIRES: nobody else moves it meanwhile. Marks and errors may come.
   void move(State from, State to) noexcept {
     word_.fetch_xor(static_cast<std::uint64_t>(from) ^ static_cast<std::uint64_t>(to),
-                    std::memory_order_acq_rel);
+                    std::memory_order_seq_cst);
   }
   // True: it was there before.
   bool mark(Mark mark) noexcept {
@@ -44,12 +46,12 @@ class Standing {
 
   // An errno value, to be told once, by whichever call comes first; 0: none.
   int error() const noexcept {
-    return static_cast<int>(word_.load(std::memory_order_relaxed) >> kErrorShift);
+    return static_cast<int>(word_.load(std::memory_order_seq_cst) >> kErrorShift);
   }
   void set_error(int error) noexcept {
     std::uint64_t was = word_.load(std::memory_order_relaxed);
     while (!word_.compare_exchange_weak(was, (was & ~kErrorBits) | to_bits(error),
-                                        std::memory_order_relaxed)) {
+                                        std::memory_order_seq_cst, std::memory_order_relaxed)) {
     }
   }
   int take_error() noexcept {

@@ -138,7 +138,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   h.pid_namespace = own_pid_namespace();
   std::snprintf(h.program, sizeof h.program, "%s", program);
   std::snprintf(h.library_version, sizeof h.library_version, "%s", RINGROAD_VERSION);
-  std::atomic_thread_fence(std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_release);  // who reads the magic finds the rest
   h.magic = kSegmentMagic;
   return segment;
 }

@@ -394,7 +394,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
     known_to_agent_.store(true, std::memory_order_relaxed);
     return !queued_.exchange(true, std::memory_order_acq_rel);
   }
-  void attention_given() noexcept { queued_.store(false, std::memory_order_release); }
+  // An exchange, so that what was asked for before a claim_attention() that came too early is seen behind this.
+  void attention_given() noexcept { queued_.exchange(false, std::memory_order_acq_rel); }
   // The next in the agent's queue, and whether it is there for start_promotion(); the agent's.
   StreamPtr next_queued;
   std::atomic<bool> wants_promotion{false};
@@ -613,7 +614,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   alignas(kLineBytes) stats::StreamSlot* slot_ = nullptr;  // own_slot_ when the segment is full or missing
   std::unique_ptr<Channel> channel_;
   Standing standing_;  // kStalled: under tx_mutex_
-  std::atomic<bool> kernel_only_{false};
+  std::atomic<bool> kernel_only_{false};  // stored seq_cst: see WaitList
   bool shut_rd_ = false;
   std::uint64_t fin_at_ = kNoBoundary;  // ring offset where the peer's direction ended
   std::uint64_t channel_generation_ = 0;

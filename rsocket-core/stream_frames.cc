@@ -323,7 +323,7 @@ void Stream::break_connection(int error, Reason reason) noexcept {
   // The kernel's word for a reset where the peer's end of file had come already.
   const bool ended = all_arrived() && !shut_wr();
   standing_.set_error(ended && error == ECONNRESET ? EPIPE : error);
-  kernel_only_.store(false, std::memory_order_release);
+  kernel_only_.store(false);
   shutdowns_.fetch_add(1, std::memory_order_relaxed);  // an edge, also for who is late to see the error
   deadline_ns_ = kForever;
   // Let the peer know at once, and the kernel's socket agree with what we report.

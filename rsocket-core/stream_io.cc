@@ -22,15 +22,19 @@ std::size_t total_bytes(const iovec* iov, int count) noexcept {
   return total;
 }
 
+// Programs have threads with small stacks, and hardly any call has more vectors than the first.
+constexpr int kFewVectors = 8;
+constexpr int kMostVectors = 64;
+
 // At most `limit` bytes of the vectors after their first `skip` bytes. More vectors than fit are
 // left for the next call: a stream may always be read and written in pieces.
+template <int vectors>
 struct Window {
-  static constexpr int kVectors = 64;
-  iovec iov[kVectors];
+  iovec iov[std::size_t{vectors}];
   int count = 0;
 
   Window(const iovec* from, int from_count, std::size_t skip, std::size_t limit) noexcept {
-    for (int i = 0; i < from_count && count < kVectors && limit > 0; ++i) {
+    for (int i = 0; i < from_count && count < vectors && limit > 0; ++i) {
       if (skip >= from[i].iov_len) {
         skip -= from[i].iov_len;
         continue;
@@ -43,6 +47,47 @@ struct Window {
     }
   }
 };
+
+constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
+// sendmsg(2) or recvmsg(2) of such a window.
+template <auto call, int vectors>
+[[gnu::noinline]] ssize_t move_window_of(int fd, const iovec* iov, int count, std::size_t skip,
+                                         std::size_t limit, int flags) noexcept {
+  Window<vectors> window(iov, count, skip, limit);
+  msghdr msg{};
+  msg.msg_iov = window.iov;
+  msg.msg_iovlen = static_cast<std::size_t>(window.count);
+  return call(fd, &msg, flags);
+}
+template <auto call>
+ssize_t move_window(int fd, const iovec* iov, int count, std::size_t skip, std::size_t limit,
+                    int flags) noexcept {
+  return count <= kFewVectors
+             ? move_window_of<call, kFewVectors>(fd, iov, count, skip, limit, flags)
+             : move_window_of<call, kMostVectors>(fd, iov, count, skip, limit, flags);
+}
+
+// The program's bytes before and behind the frames, `frames` bytes of them, that end with the peer's RESUME.
+template <int vectors>
+[[gnu::noinline]] ssize_t peek_over(int fd, const iovec* iov, int count, std::size_t skip,
+                                    std::size_t limit, std::size_t frames, int flags) noexcept {
+  const Window<vectors> before(iov, count, skip, limit);
+  const Window<vectors> behind(iov, count, skip + limit, kNoLimit);
+  std::uint8_t passed[kTokenBytes + kResumeBytes];
+  iovec all[2 * std::size_t{vectors} + 1];
+  iovec* end = std::copy(before.iov, before.iov + before.count, all);
+  *end++ = {passed, std::min(frames, sizeof passed)};
+  end = std::copy(behind.iov, behind.iov + behind.count, end);
+  msghdr msg{};
+  msg.msg_iov = all;
+  // Where the vectors before the frames are too many or too short for all that stands there, only
+  // those.
+  const bool whole = total_bytes(before.iov, before.count) == limit;
+  msg.msg_iovlen =
+      whole ? static_cast<std::size_t>(end - all) : static_cast<std::size_t>(before.count);
+  return sys::recvmsg(fd, &msg, flags);
+}
 
 // What the kernel will tell of the connection, taken; 0: nothing.
 int pending_error(int fd) noexcept {
@@ -263,10 +308,7 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
         msg.msg_iovlen = static_cast<std::size_t>(count_iov);
         n = sys::sendmsg(fd(), &msg, flags | kOwnFlags);
       } else {
-        Window window(iov, count_iov, skip, std::numeric_limits<std::size_t>::max());
-        msg.msg_iov = window.iov;
-        msg.msg_iovlen = static_cast<std::size_t>(window.count);
-        n = sys::sendmsg(fd(), &msg, flags | kOwnFlags);
+        n = move_window<sys::sendmsg>(fd(), iov, count_iov, skip, kNoLimit, flags | kOwnFlags);
       }
       if (n < 0) {
         return kernel_refused(skip);
@@ -498,31 +540,18 @@ Stream::IoResult Stream::try_recv(const iovec* iov, int count_iov, std::size_t s
   return r;
 }
 
-// The program's bytes before and behind the frames that end with the peer's RESUME.
 ssize_t Stream::peek_over_frames(const iovec* iov, int count_iov, std::size_t skip,
                                  std::size_t limit, int flags) noexcept {
-  const Window before(iov, count_iov, skip, limit);
-  const Window behind(iov, count_iov, skip + limit, std::numeric_limits<std::size_t>::max());
-  std::uint8_t frames[kTokenBytes + kResumeBytes];
-  iovec all[2 * Window::kVectors + 1];
-  iovec* end = std::copy(before.iov, before.iov + before.count, all);
-  *end++ = {frames, std::min(verified_, sizeof frames)};
-  end = std::copy(behind.iov, behind.iov + behind.count, end);
-  msghdr msg{};
-  msg.msg_iov = all;
-  // Where the vectors before the frames are too many or too short for all that stands there, only
-  // those.
-  const bool whole = total_bytes(before.iov, before.count) == limit;
-  msg.msg_iovlen =
-      whole ? static_cast<std::size_t>(end - all) : static_cast<std::size_t>(before.count);
-  const ssize_t n = sys::recvmsg(fd(), &msg, flags);
+  const ssize_t n =
+      count_iov <= kFewVectors
+          ? peek_over<kFewVectors>(fd(), iov, count_iov, skip, limit, verified_, flags)
+          : peek_over<kMostVectors>(fd(), iov, count_iov, skip, limit, verified_, flags);
   const auto most = static_cast<ssize_t>(limit);
   return n <= most ? n : n - std::min(n - most, static_cast<ssize_t>(verified_));
 }
 
 Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t skip,
                                   int flags) noexcept {
-  constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
   const std::size_t limit = boundary_ == kNoBoundary ? kNoLimit : boundary_ - tcp_rx_;
   msghdr msg{};
   ssize_t n;
@@ -534,10 +563,7 @@ Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t s
     msg.msg_iovlen = static_cast<std::size_t>(count_iov);
     n = sys::recvmsg(fd(), &msg, kernel_flags);
   } else {
-    Window window(iov, count_iov, skip, limit);
-    msg.msg_iov = window.iov;
-    msg.msg_iovlen = static_cast<std::size_t>(window.count);
-    n = sys::recvmsg(fd(), &msg, kernel_flags);
+    n = move_window<sys::recvmsg>(fd(), iov, count_iov, skip, limit, kernel_flags);
   }
   if (n < 0) {
     if (errno != EAGAIN) return kernel_refused(skip);

@@ -61,6 +61,8 @@ bool plan_arrivals(Carrying& channel, short events, Stream::Arm arm,
   plan.ready = ready & events;
   if (arm == Stream::Arm::kNever || (arm == Stream::Arm::kIfIdle && plan.ready != 0)) return true;
   if (!channel.arm()) return false;  // something came meanwhile: look again
+  // A sender, who has the other lock, may have taken in what came since the look, which arm() finds nothing new in.
+  if (hardly_ever(channel.rx_head() != plan.arrivals || channel.control_pending())) return false;
   plan.channel_fd = channel.wait_fd();
   return true;
 }
@@ -474,6 +476,7 @@ void Stream::sleep_while_held(std::int64_t deadline) noexcept {
   }
 }
 
+// Looks without the locks, and so, like pin(), at what is stored and loaded seq_cst: see WaitList.
 void Stream::wait_promoted(std::int64_t timeout_ns) noexcept {
   const int saved = errno;
   const std::int64_t deadline = sys::now_ns() + timeout_ns;
@@ -485,7 +488,7 @@ void Stream::wait_promoted(std::int64_t timeout_ns) noexcept {
     const State now = state();
     const bool may_come = now == State::kConnecting || now == State::kSwitching ||
                           (now == State::kOnTcp && !kernel_only_.load() &&
-                           (role_ == StreamRole::kAccept || reason() == Reason::kPending));
+                           (role_ == StreamRole::kAccept || reason_.load() == Reason::kPending));
     if (!may_come || sys::now_ns() >= deadline) {
       waiters_.remove(waiter);
       break;

@@ -45,7 +45,7 @@ void Stream::settle_kernel_only() noexcept {
     sys::shutdown(fd(), SHUT_RD);
     kernel_shut_rd_ = true;
   }
-  kernel_only_.store(kernel, std::memory_order_release);
+  if (kernel != kernel_only_.load(std::memory_order_relaxed)) kernel_only_.store(kernel);
 }
 
 // ---- Promotion

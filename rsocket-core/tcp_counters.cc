@@ -103,10 +103,11 @@ bool tcp_is_half_full(int fd) noexcept {
 }
 
 bool tcp_established(int fd) noexcept {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
-         info.tcpi_state == kEstablished;
+  // The kernel fills as much of it as is asked for: the rest would be a good part of a small stack.
+  static_assert(offsetof(tcp_info, tcpi_state) == 0);
+  decltype(tcp_info::tcpi_state) state = 0;
+  socklen_t length = sizeof state;
+  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &state, &length) == 0 && state == kEstablished;
 }
 
 bool tcp_peer_ended(int fd) noexcept {

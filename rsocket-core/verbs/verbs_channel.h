@@ -187,7 +187,8 @@ class VerbsChannel final : public Channel {
   alignas(64) std::atomic<std::uint64_t> rx_consumed_{0};  // RX
 
   alignas(64) MarkedMutex receive_mutex_;
-  // What the peer is owed depends on more than the bytes that are consumed: see owes().
+  // What the peer is owed depends on more than the bytes that are consumed: see owes(). Read relaxed: who reads
+  // the last bytes and misses the peer's end here did so before Stream::on_control() has its lock, and looks again.
   std::atomic<bool> look_closer_{false};  // receive_mutex_
   // An event of the receive or the send completion queue was asked for and has not been drained.
   bool armed_ RR_GUARDED_BY(receive_mutex_) = false;

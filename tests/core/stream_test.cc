@@ -4,8 +4,10 @@
 #include <sys/ioctl.h>
 
 #include <atomic>
+#include <functional>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "rsocket-core/fault_channel.h"
 #include "rsocket-core/sys.h"
@@ -435,6 +437,92 @@ TEST(Stream, KeepsEveryByteInOrderWhileTheCarrierChangesUnderLoad) {
   for (std::thread* t : {&w1, &w2, &r1, &r2}) t->join();
   over = true;
   agent.join();
+}
+
+// A channel of whose end something happens between the look of who is about to sleep, and its arm().
+class Overtaken final : public Channel {
+ public:
+  explicit Overtaken(std::unique_ptr<Channel> inner)
+      : Channel(inner->ring_bytes()), inner_(std::move(inner)) {
+    set_agreement(inner_->agreement());
+  }
+  std::function<void(Channel&)> before_arm;
+
+  bool arm() noexcept override {
+    if (const auto happens = std::exchange(before_arm, nullptr)) happens(*inner_);
+    return inner_->arm();
+  }
+  View tx_view() noexcept override { return inner_->tx_view(); }
+  void commit(std::size_t n) noexcept override { inner_->commit(n); }
+  bool send_control(const ControlMessage& m) noexcept override { return inner_->send_control(m); }
+  void flush() noexcept override { inner_->flush(); }
+  View tx_replay(std::uint64_t offset) noexcept override { return inner_->tx_replay(offset); }
+  View rx_view() noexcept override { return inner_->rx_view(); }
+  void consume(std::size_t n) noexcept override { inner_->consume(n); }
+  std::uint64_t tx_head() const noexcept override { return inner_->tx_head(); }
+  std::uint64_t tx_posted() const noexcept override { return inner_->tx_posted(); }
+  std::uint64_t tx_consumed() const noexcept override { return inner_->tx_consumed(); }
+  std::uint64_t rx_head() const noexcept override { return inner_->rx_head(); }
+  std::uint64_t rx_consumed() const noexcept override { return inner_->rx_consumed(); }
+  void progress() noexcept override { inner_->progress(); }
+  bool control_pending() const noexcept override { return inner_->control_pending(); }
+  bool take_control(ControlMessage& out) noexcept override { return inner_->take_control(out); }
+  int wait_fd() const noexcept override { return inner_->wait_fd(); }
+  void drain() noexcept override { inner_->drain(); }
+  bool delivered() noexcept override { return inner_->delivered(); }
+  bool failed() const noexcept override { return inner_->failed(); }
+  Reason failure() const noexcept override { return inner_->failure(); }
+  void fail(Reason reason) noexcept override { inner_->fail(reason); }
+  void info(ChannelInfo& out) const noexcept override { inner_->info(out); }
+
+ private:
+  const std::unique_ptr<Channel> inner_;
+};
+
+void promote_over(StreamPair& p, Overtaken*& a) {
+  p.start();
+  auto [ca, cb] = make_shm_pair(p.ring_bytes);
+  auto over = std::make_unique<Overtaken>(std::move(ca));
+  a = over.get();
+  p.a->channel_up(std::move(over), p.b_nonce);
+  p.b->channel_up(std::move(cb), p.a_nonce);
+  ASSERT_TRUE(p.pump_until([&] {
+    return p.a->state() == State::kOnChannel && p.b->state() == State::kOnChannel;
+  }));
+}
+
+// A sender of the same stream looks for room under its own lock, and so takes in what has come.
+TEST(Stream, WhoIsAboutToSleepIsToldWhatASenderHasTakenInMeanwhile) {
+  StreamPair p;
+  bool happened = false;
+  Overtaken* channel = nullptr;
+  promote_over(p, channel);
+  channel->before_arm = [&](Channel& inner) {
+    EXPECT_EQ(4, send_text(*p.b, "late"));
+    inner.progress();
+    happened = true;
+  };
+  const Stream::PollPlan plan = p.a->plan_poll(POLLIN, Stream::Arm::kIfIdle);
+  ASSERT_TRUE(happened);
+  EXPECT_EQ(POLLIN, plan.ready & POLLIN);
+  EXPECT_EQ("late", recv_text(*p.a, 100));
+}
+
+// And likewise the peer's end, of which the sender tells nobody.
+TEST(Stream, WhoIsAboutToSleepIsToldOfAnEndThatASenderHasTakenInMeanwhile) {
+  StreamPair p;
+  bool happened = false;
+  Overtaken* channel = nullptr;
+  promote_over(p, channel);
+  channel->before_arm = [&](Channel& inner) {
+    EXPECT_EQ(0, p.b->shutdown(SHUT_WR));
+    inner.progress();
+    happened = true;
+  };
+  const Stream::PollPlan plan = p.a->plan_poll(POLLIN, Stream::Arm::kIfIdle);
+  ASSERT_TRUE(happened);
+  EXPECT_EQ(POLLIN, plan.ready & POLLIN);
+  EXPECT_EQ("", recv_text(*p.a, 100));
 }
 
 }  // namespace

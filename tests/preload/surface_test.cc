@@ -125,6 +125,20 @@ TEST(SurfaceTest, WhatTheSourcesTreatSpeciallyIsInTheTable) {
   }
 }
 
+// A function is measured under its name, or stands among those that cannot be.
+TEST(SurfaceTest, TheStackOfEveryFunctionIsMeasured) {
+  const std::string functions = text_of(RINGROAD_FUNCTIONS);
+  const std::string scenarios =
+      text_of(fs::path(RINGROAD_SOURCES) / "tests/preload/stack_scenarios.cc");
+  const std::regex line("\nRINGROAD_(?:FUNCTION|ALIAS)\\([^,]+, ([A-Za-z0-9_]+),");
+  const std::vector<std::string> names(
+      std::sregex_token_iterator(functions.begin(), functions.end(), line, 1), {});
+  ASSERT_GT(names.size(), 100U);
+  for (const std::string& name : names) {
+    EXPECT_NE(scenarios.find('"' + name + '"'), std::string::npos) << name << " is measured nowhere";
+  }
+}
+
 TEST(SurfaceTest, EveryRowNamesScenariosThatThereAre) {
   const auto scenarios = scenarios_by_name();
   ASSERT_GT(scenarios.size(), 100U);
