@@ -287,10 +287,19 @@ RR_NOINLINE int stream_close(int fd) noexcept {
 // The rare ways of rr_close(): of a number that is managed, is the library's own, is in an epoll instance,
 // or has become managed while the kernel closed it.
 RR_NOINLINE int close_managed(int fd) { return cancellation::point<stream_close>(fd); }
-RR_NOINLINE int close_private(int fd) noexcept {
-  if (private_descriptors::tell_closed(fd)) return 0;
-  errno = EBADF;
-  return -1;
+RR_NOINLINE int close_private(int fd) {
+  if (private_descriptors::is_marked(fd)) {
+    if (private_descriptors::tell_closed(fd)) return 0;
+    errno = EBADF;
+    return -1;
+  }
+  // The library has closed it, perhaps after the program has seen it.
+  const int saved = errno;
+  private_descriptors::forget_gone(fd);
+  const int result = rr_close(fd);
+  if (result == 0 || errno != EBADF) return result;
+  errno = saved;
+  return 0;
 }
 RR_NOINLINE void note_close(int fd) noexcept {
   if (runtime::owns_numbers()) descriptors::note_epoll_end(fd);
@@ -391,7 +400,7 @@ int rr_shutdown(int fd, int how) {
 
 int rr_close(int fd) {
   if (!descriptors::in_range(fd)) return real().close(fd);
-  if (hardly_ever(private_descriptors::is_marked(fd))) return close_private(fd);
+  if (hardly_ever(private_descriptors::was_marked(fd))) return close_private(fd);
   if (descriptors::managed(fd)) return close_managed(fd);
   if (hardly_ever(descriptors::in_an_epoll(fd))) note_close(fd);
   int closed = fd;

@@ -18,6 +18,8 @@ inline std::atomic<std::uint64_t> bits[kLimit / 64] RR_HIDDEN;
 inline std::atomic<std::uint64_t> inherited[kLimit / 64] RR_HIDDEN;  // of these: a forked child keeps it
 // Of these: the program has closed it, as far as it knows.
 inline std::atomic<std::uint64_t> told_closed[kLimit / 64] RR_HIDDEN;
+// That were marked, and that the program has not closed since.
+inline std::atomic<std::uint64_t> gone[kLimit / 64] RR_HIDDEN;
 // That were ever marked.
 inline std::atomic<int> highest RR_HIDDEN{-1};
 inline std::atomic<int> lowest RR_HIDDEN{kLimit};
@@ -37,8 +39,11 @@ inline void mark(int fd) noexcept {
 
 inline void unmark(int fd) noexcept {
   if (covers(fd) && bits[fd / 64].load(std::memory_order_relaxed) != 0) {
-    const std::uint64_t others = ~(std::uint64_t{1} << (fd % 64));
-    bits[fd / 64].fetch_and(others, std::memory_order_relaxed);
+    const std::uint64_t bit = std::uint64_t{1} << (fd % 64);
+    const std::uint64_t others = ~bit;
+    if ((bits[fd / 64].fetch_and(others, std::memory_order_relaxed) & bit) != 0) {
+      gone[fd / 64].fetch_or(bit, std::memory_order_relaxed);
+    }
     inherited[fd / 64].fetch_and(others, std::memory_order_relaxed);
     told_closed[fd / 64].fetch_and(others, std::memory_order_relaxed);
   }
@@ -93,6 +98,16 @@ inline bool any_below(int end) noexcept {
 inline bool is_marked(int fd) noexcept {
   return fd >= lowest.load(std::memory_order_relaxed) && covers(fd) &&
          ((bits[fd / 64].load(std::memory_order_relaxed) >> (fd % 64)) & 1) != 0;
+}
+
+// Or was. A program may have it from /proc/self/fd still.
+inline bool was_marked(int fd) noexcept {
+  return fd >= lowest.load(std::memory_order_relaxed) && covers(fd) &&
+         (((bits[fd / 64].load(std::memory_order_relaxed) | gone[fd / 64].load(std::memory_order_relaxed)) >>
+           (fd % 64)) & 1) != 0;
+}
+inline void forget_gone(int fd) noexcept {
+  gone[fd / 64].fetch_and(~(std::uint64_t{1} << (fd % 64)), std::memory_order_relaxed);
 }
 
 }  // namespace ringroad::private_descriptors

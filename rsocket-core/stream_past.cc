@@ -37,12 +37,7 @@ constexpr std::int64_t kWholeFrameNs = 50'000'000;
 }  // namespace
 
 bool Stream::is_awaited() const noexcept {
-  if (awaited_.load(std::memory_order_relaxed)) return true;
-  // A thread that does not wait in a receive waits elsewhere.
-  if (nonblocking()) return false;
-  const stats::Counters& counters = slot_->counts.traffic;
-  return counters.rx_messages[0].load(std::memory_order_relaxed) +
-             counters.rx_messages[1].load(std::memory_order_relaxed) != 0;
+  return awaited_.load(std::memory_order_relaxed);
 }
 
 // kNone, or why it is not promoted now. May read files of /proc: no lock is held.

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -45,6 +46,31 @@ void set_user_timeout(Actor& a, int fd, unsigned ms) {
 char bytes[65536];
 
 }  // namespace
+
+// Those of the library's that it has closed since the program has seen them.
+SCENARIO(a_program_closes_all_numbers_that_it_has_seen, 0) {
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "ping"); });
+  a.server([&] { a.recv(fd, 4); });
+  a.client([&] {
+    constexpr int kAboveAllOfTheScenarios = 500;
+    const std::vector<int> before = open_numbers();
+    a.close(fd);
+    int refused = 0;
+    for (int tries = 0; tries < 1000; ++tries) {
+      const std::vector<int> now = open_numbers();
+      bool one_is_gone = false;
+      for (const int number : before) {
+        if (number < kAboveAllOfTheScenarios || std::find(now.begin(), now.end(), number) != now.end()) continue;
+        one_is_gone = true;
+        if (::close(number) != 0) ++refused;
+      }
+      if (one_is_gone) break;
+      ::usleep(1'000);
+    }
+    a.log("refused: %d", refused);
+  });
+}
 
 SCENARIO(a_program_closes_all_numbers_that_it_sees, kStaysOnChannel) {
   const int fd = a.stream();
