@@ -9,6 +9,7 @@
 They tell each other how far they are through files in $SHARE.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -86,12 +87,21 @@ def gids():
     return {path.read_text() for path in Path("/sys/class/infiniband/rxe0/ports/1/gids").iterdir()}
 
 
-def echo_over(tmp_path, name, subnet, addresses, *commands):
-    """Makes a network of the two hosts, and an echo over RDMA there."""
+@contextlib.contextmanager
+def network(*commands, undo):
+    """Makes a network of the two hosts by commands of ip(8), and takes it away."""
     before = gids()
-    for command in commands:
-        subprocess.run(["ip", *command.split()], check=True)
-    support.wait_for(lambda: gids() - before, "the device to know the address", 20)
+    try:
+        for command in commands:
+            subprocess.run(["ip", *command.split()], check=True)
+        support.wait_for(lambda: gids() - before, "the device to know the address", 20)
+        yield
+    finally:
+        subprocess.run(["ip", *undo.split()], check=True)
+
+
+def echo_over(tmp_path, name, subnet, addresses):
+    """An echo over RDMA."""
     host = support.Host(tmp_path)
     policy = host.policy(name, [PORT + 1], via="rdma", subnet=subnet,
                          **FROM_THE_FIRST | {"wait": '"25s"'})
@@ -122,19 +132,19 @@ def echo_over(tmp_path, name, subnet, addresses, *commands):
 
 
 def test_a_stream_over_ipv6(tmp_path):
-    echo_over(tmp_path, "ipv6", "fd07::/64", ["fd07::1", "fd07::2"],
-              f"-6 addr add fd07::{NODE}/64 dev eth0 nodad")
+    with network(f"-6 addr add fd07::{NODE}/64 dev eth0 nodad", undo=f"-6 addr del fd07::{NODE}/64 dev eth0"):
+        echo_over(tmp_path, "ipv6", "fd07::/64", ["fd07::1", "fd07::2"])
 
 
 def test_a_stream_over_a_vlan(tmp_path):
-    echo_over(tmp_path, "vlan", "10.8.0.0/24", ["10.8.0.1", "10.8.0.2"],
-              "link add link eth0 name eth0.7 type vlan id 7",
-              f"addr add 10.8.0.{NODE}/24 dev eth0.7", "link set eth0.7 up")
+    with network("link add link eth0 name eth0.7 type vlan id 7", f"addr add 10.8.0.{NODE}/24 dev eth0.7",
+                 "link set eth0.7 up", undo="link del eth0.7"):
+        echo_over(tmp_path, "vlan", "10.8.0.0/24", ["10.8.0.1", "10.8.0.2"])
 
 
 def test_a_stream_to_another_address_of_the_device(tmp_path):
-    echo_over(tmp_path, "second", "10.6.0.0/24", ["10.6.0.1", "10.6.0.2"],
-              f"addr add 10.6.0.{NODE}/24 dev eth0")
+    with network(f"addr add 10.6.0.{NODE}/24 dev eth0", undo=f"addr del 10.6.0.{NODE}/24 dev eth0"):
+        echo_over(tmp_path, "second", "10.6.0.0/24", ["10.6.0.1", "10.6.0.2"])
 
 
 def test_the_bench_reaches_the_other_host_by_ssh_and_measures_between_the_two(tmp_path):
