@@ -637,7 +637,6 @@ void Agent::forget(std::uint64_t id) noexcept {
 
 std::int64_t Agent::next_deadline() noexcept {
   std::int64_t next = deadlines_.empty() ? kForever : deadlines_.begin()->first;
-  for (const auto& [id, promotion] : promotions_) next = std::min(next, promotion.deadline_ns);
   for (const auto& [id, unknown] : unknown_) {
     next = std::min({next, unknown.deadline_ns, unknown.look_ns});
   }
@@ -657,18 +656,6 @@ void Agent::expire(std::int64_t now_ns) noexcept {
     set_deadline(it->second, kForever);
     stream->deadline_passed();
     serve(stream);
-  }
-  for (auto it = promotions_.begin(); it != promotions_.end();) {
-    if (it->second.deadline_ns > now_ns) {
-      ++it;
-      continue;
-    }
-    // What this leads to may change the table.
-    const PromotionId id = it->first;
-    const Promotion late = *take_promotion(id);
-    late.transport->cancel(id);
-    settle_refusal(late.stream, Reason::kTimeout, Reason::kNone);
-    it = promotions_.upper_bound(id);
   }
   tell_old(now_ns);
   reload_policy(now_ns);

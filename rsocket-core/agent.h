@@ -149,7 +149,6 @@ class Agent final : public StreamHost, public TransportEvents {
 
  private:
   static constexpr std::int64_t kUnknownRequestNs = 1'000'000'000;
-  static constexpr std::int64_t kPromotionTimeoutNs = 4'000'000'000;
   // An address where nobody answers is asked again after the first, then after twice the last, up
   // to the longest: a listener may be missing for a moment only.
   static constexpr std::int64_t kFirstPeerMemoryNs = 1'000'000'000;
@@ -173,6 +172,8 @@ class Agent final : public StreamHost, public TransportEvents {
   static constexpr std::size_t kTidyKept = 256;
   // Until such a request follows another that was not left to wait.
   static constexpr std::int64_t kKeptPauseNs = 200'000'000;
+  // After which another stream asks for those that a peer keeps, whatever became of the one that was sent.
+  static constexpr std::int64_t kEnvoyNs = 8'000'000'000;
   static constexpr long kNapNs = 1'000'000;
   static constexpr std::int64_t kReturnPauseNs = 5'000'000;
   // Between two lines of the log that say that there are no channels left.
@@ -240,7 +241,6 @@ class Agent final : public StreamHost, public TransportEvents {
     StreamPtr stream;
     Transport* transport = nullptr;
     bool try_rdma_next = false;
-    std::int64_t deadline_ns = 0;
     unsigned hops = 0;  // redirects
   };
   struct Unknown {

@@ -163,7 +163,7 @@ void Agent::note_kept_by_peer(const StreamPtr& stream) noexcept {
 std::int64_t Agent::next_operator_deadline() const noexcept {
   std::int64_t next = reload_ns_;
   for (const auto& [peer, kept] : kept_by_peer_) {
-    next = std::min(next, kept.envoy == 0 ? kept.next_ns : kept.asked_ns + 2 * kPromotionTimeoutNs);
+    next = std::min(next, kept.envoy == 0 ? kept.next_ns : kept.asked_ns + kEnvoyNs);
   }
   return next;
 }
@@ -173,7 +173,7 @@ void Agent::ask_for_kept(std::int64_t now_ns) noexcept {
   for (auto it = kept_by_peer_.begin(); it != kept_by_peer_.end();) {
     KeptByPeer& kept = it->second;
     const std::int64_t due =
-        kept.envoy == 0 ? kept.next_ns : kept.asked_ns + 2 * kPromotionTimeoutNs;
+        kept.envoy == 0 ? kept.next_ns : kept.asked_ns + kEnvoyNs;
     if (due > now_ns) {
       ++it;
       continue;

@@ -245,7 +245,7 @@ void Agent::connect(const StreamPtr& stream, Transport& transport, bool rdma_nex
   }
   const PromotionId id = next_promotion_id();
   try {
-    promotions_[id] = {stream, &transport, rdma_next, sys::now_ns() + kPromotionTimeoutNs, hops};
+    promotions_[id] = {stream, &transport, rdma_next, hops};
     stream->request = id;
   } catch (const std::bad_alloc&) {
     settle_refusal(stream, Reason::kNoMemory, Reason::kNone);
@@ -622,7 +622,7 @@ void Agent::decide(Transport& transport, PromotionId id, const PromotionRequest&
   }
   if (why_not == Reason::kNone) {
     try {
-      promotions_[id] = {stream, &transport, false, sys::now_ns() + kPromotionTimeoutNs, 0};
+      promotions_[id] = {stream, &transport, false, 0};
       stream->request = id;
     } catch (const std::bad_alloc&) {
       why_not = Reason::kNoMemory;

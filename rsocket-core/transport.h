@@ -104,7 +104,8 @@ class Transport {
   // of `out` that is this carrier's. Gives the descriptor that a child must close, or -1, in `fd`.
   virtual Reason listen_alone(Rendezvous& out, int& fd) noexcept = 0;
 
-  // Starts; the outcome comes as on_channel() or on_refused() with this id.
+  // Starts, at once or when the peer has answered others; the outcome comes in any case, as on_channel(),
+  // on_redirect() or on_refused() with this id.
   virtual void connect(PromotionId id, const ConnectParams& params) noexcept = 0;
   virtual void accept(PromotionId id, const AcceptParams& params) noexcept = 0;
   virtual void refuse(PromotionId id, Reason reason) noexcept = 0;

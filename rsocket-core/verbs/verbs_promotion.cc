@@ -1,8 +1,9 @@
 // The steps of a promotion (verbs_transport.h draws them).
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <new>
-#include <utility>
 
 #include "rsocket-core/sys.h"
 #include "rsocket-core/verbs/verbs_transport.h"
@@ -56,6 +57,21 @@ bool is_device(const rdma_cm_id* id, const char* wanted) noexcept {
 }  // namespace
 
 void VerbsTransport::connect(PromotionId id, const ConnectParams& params) noexcept {
+  bool at_once = true;
+  try {
+    Peer& peer = peers_[params.tuple.remote.addr];
+    at_once = peer.under_way < peer.at_once && peer.waiting.empty();
+    if (!at_once) peer.waiting.emplace(id, params);
+  } catch (const std::bad_alloc&) {
+    host_.events->on_refused(*this, id, Reason::kNoMemory, Reason::kNone);
+    return;
+  }
+  if (at_once) begin(id, params);
+  set_timer();
+}
+
+// Its address is in the table.
+void VerbsTransport::begin(PromotionId id, const ConnectParams& params) noexcept {
   Attempts::iterator attempt;
   try {
     attempt = attempts_.emplace(id, Attempt{}).first;
@@ -63,17 +79,52 @@ void VerbsTransport::connect(PromotionId id, const ConnectParams& params) noexce
     host_.events->on_refused(*this, id, Reason::kNoMemory, Reason::kNone);
     return;
   }
+  attempt->second.params = params;
+  ++peer_of(attempt->second).under_way;
   const Reason why = start(id, params, attempt->second);
-  if (why != Reason::kNone) {
-    give_up(attempt, why, Reason::kNone);
-    return;
+  if (why != Reason::kNone) give_up(attempt, why, Reason::kNone);
+}
+
+// Those whose turn it is. What is reported meanwhile may add others, and addresses.
+void VerbsTransport::begin_waiting() noexcept {
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    Peer& peer = it->second;
+    while (!peer.waiting.empty() && peer.under_way < peer.at_once) {
+      const auto next = peer.waiting.extract(peer.waiting.begin());
+      begin(next.key(), next.mapped());
+    }
+    it = peer.under_way == 0 ? peers_.erase(it) : std::next(it);
   }
-  set_timer();
+}
+
+void VerbsTransport::refuse_waiting(Peer& peer, Reason reason) noexcept {
+  // Not those that are added meanwhile.
+  const PromotionId last = peer.waiting.empty() ? 0 : peer.waiting.rbegin()->first;
+  while (!peer.waiting.empty() && peer.waiting.begin()->first <= last) {
+    const auto next = peer.waiting.extract(peer.waiting.begin());
+    host_.events->on_refused(*this, next.key(), reason, Reason::kNone);
+  }
+}
+
+VerbsTransport::Attempt VerbsTransport::end(Attempts::iterator attempt) noexcept {
+  Attempt ended = std::move(attempt->second);
+  attempts_.erase(attempt);
+  if (ended.is_connector()) --peer_of(ended).under_way;
+  return ended;
+}
+
+VerbsTransport::Peer& VerbsTransport::peer_of(const Attempt& connector) noexcept {
+  return peers_.find(connector.params.tuple.remote.addr)->second;
+}
+
+void VerbsTransport::is_answered(const Attempt& connector) noexcept {
+  Peer& peer = peer_of(connector);
+  peer.answers = true;
+  if (connector.deadline_ns - sys::now_ns() >= kPromotionNs / 2) ++peer.at_once;
 }
 
 Reason VerbsTransport::start(PromotionId id, const ConnectParams& params,
                              Attempt& attempt) noexcept {
-  attempt.params = params;
   attempt.deadline_ns = sys::now_ns() + kPromotionNs;
   rdma_cm_id* raw = nullptr;
   if (rdma_create_id(events_->get(), &raw, reinterpret_cast<void*>(id), RDMA_PS_TCP) != 0) {
@@ -123,6 +174,7 @@ void VerbsTransport::advance(Attempts::iterator attempt, const CmEvent& event) n
       why = Reason::kTimeout;
       break;
     case RDMA_CM_EVENT_REJECTED:
+      if (state.step == Step::kConnecting) is_answered(state);
       if (state.step != Step::kConnecting) {
         why = Reason::kPeerGone;  // the connector went away
       } else if (event.status == kRejectInvalidServiceId) {
@@ -136,7 +188,7 @@ void VerbsTransport::advance(Attempts::iterator attempt, const CmEvent& event) n
           if (parse_redirect(event.private_data, event.private_bytes, where) &&
               where.rdma_port != 0) {
             const PromotionId id = attempt->first;
-            attempts_.erase(attempt);
+            end(attempt);
             host_.events->on_redirect(*this, id, where);
             return;
           }
@@ -172,6 +224,7 @@ Reason VerbsTransport::on_route(PromotionId id, Attempt& attempt) noexcept {
   attempt.channel->describe(hello);
   attempt.own = hello;
   attempt.step = Step::kConnecting;
+  attempt.deadline_ns = sys::now_ns() + kPromotionNs;
   const ProvenHello message{hello, make_proof(attempt.params.key, ProofOf::kRequest, hello, {},
                                               attempt.params.tuple)};
   rdma_conn_param param = connection_parameters(message);
@@ -233,6 +286,7 @@ void VerbsTransport::on_established(Attempts::iterator attempt, const CmEvent& e
   const PromotionId id = attempt->first;
   Attempt& state = attempt->second;
   Reason why = state.channel == nullptr ? Reason::kQpError : Reason::kNone;
+  if (state.step == Step::kConnecting) is_answered(state);
   if (why == Reason::kNone && state.step == Step::kConnecting) {
     why = parse_hello(event.private_data, event.private_bytes, state.peer);
     if (why == Reason::kNone) why = state.channel->check_peer(state.peer);
@@ -257,10 +311,8 @@ void VerbsTransport::on_established(Attempts::iterator attempt, const CmEvent& e
     give_up(attempt, why, Reason::kNone);
     return;
   }
-  const Nonce peer_nonce = state.peer.nonce;
-  std::unique_ptr<VerbsChannel> channel = std::move(state.channel);
-  attempts_.erase(attempt);
-  host_.events->on_channel(*this, id, peer_nonce, std::move(channel));
+  Attempt ended = end(attempt);
+  host_.events->on_channel(*this, id, ended.peer.nonce, std::move(ended.channel));
 }
 
 void VerbsTransport::refuse(PromotionId id, Reason reason) noexcept {
@@ -269,7 +321,7 @@ void VerbsTransport::refuse(PromotionId id, Reason reason) noexcept {
   Refusal refusal;
   refusal.reason = static_cast<std::uint8_t>(reason);
   rdma_reject(attempt->second.cm_id.get(), &refusal, sizeof refusal);
-  attempts_.erase(attempt);
+  end(attempt);
 }
 
 void VerbsTransport::redirect(PromotionId id, const Rendezvous& where) noexcept {
@@ -277,16 +329,26 @@ void VerbsTransport::redirect(PromotionId id, const Rendezvous& where) noexcept 
   if (attempt == attempts_.end() || attempt->second.step != Step::kRequested) return;
   const Redirect redirect = make_redirect(where);
   rdma_reject(attempt->second.cm_id.get(), &redirect, sizeof redirect);
-  attempts_.erase(attempt);
+  end(attempt);
 }
 
-void VerbsTransport::cancel(PromotionId id) noexcept { attempts_.erase(id); }
+void VerbsTransport::cancel(PromotionId id) noexcept {
+  if (const auto attempt = attempts_.find(id); attempt != attempts_.end()) {
+    end(attempt);
+    set_timer();
+  }
+  for (auto& [address, peer] : peers_) peer.waiting.erase(id);
+}
 
 void VerbsTransport::give_up(Attempts::iterator attempt, Reason reason,
                              Reason peer_reason) noexcept {
   const PromotionId id = attempt->first;
-  attempts_.erase(attempt);
+  const bool is_late = reason == Reason::kTimeout && attempt->second.is_connector();
+  Peer* const late = is_late ? &peer_of(attempt->second) : nullptr;
+  end(attempt);
+  if (late != nullptr) late->at_once = std::max(kAtOnce, late->at_once / 2);
   host_.events->on_refused(*this, id, reason, peer_reason);
+  if (late != nullptr && !late->answers) refuse_waiting(*late, reason);
 }
 
 Reason VerbsTransport::make_channel(PromotionId id, Attempt& attempt,
@@ -303,6 +365,7 @@ Reason VerbsTransport::make_channel(PromotionId id, Attempt& attempt,
   std::shared_ptr<ProtectionDomain> domain = domains_.get(device, peer.addr);
   if (domain == nullptr) return reason_of_errno(errno, false);
   Reason why = Reason::kNone;
+  ++made_;
   attempt.channel = VerbsChannel::create(host_, events_, registry_, id, cm_id, std::move(domain),
                                          ring_bytes, why);
   return why;

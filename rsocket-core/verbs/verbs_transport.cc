@@ -142,12 +142,15 @@ void VerbsTransport::dispatch() noexcept {
   take_cm_events();
   take_async_events();
   expire();
+  begin_waiting();
   set_timer();
 }
 
+// Until one of them has made a queue pair, which takes long: those who have theirs are served before the next one.
 void VerbsTransport::take_cm_events() noexcept {
   rdma_cm_event* raw = nullptr;
-  while (rdma_get_cm_event(events_->get(), &raw) == 0) {
+  const std::uint64_t made = made_;
+  while (made_ == made && rdma_get_cm_event(events_->get(), &raw) == 0) {
     CmEvent event{};
     event.type = raw->event;
     event.status = raw->status;
@@ -337,6 +340,9 @@ void VerbsTransport::set_timer() noexcept {
   for (const auto& [id, attempt] : attempts_) next = std::min(next, attempt.deadline_ns);
   for (const auto& [local, known] : listeners_) {
     if (known.cm_id == nullptr) next = std::min(next, known.again_ns);
+  }
+  for (const auto& [address, peer] : peers_) {
+    if (!peer.waiting.empty() && peer.under_way < peer.at_once) next = 1;  // long ago: at once
   }
   if (next == std::numeric_limits<std::int64_t>::max()) next = 0;
   if (next == timer_at_ns_) return;

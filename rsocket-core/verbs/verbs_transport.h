@@ -12,9 +12,15 @@
 // Every step has a deadline of its own (one timerfd), since the CM's run to a minute. event_fd() is
 // an epoll instance over the CM's events, the devices' asynchronous events and that timer.
 //
+// So many promotions to one address are under way at once: kAtOnce, one more for each that is answered within half
+// its time, half as many after one that is not answered at all. The others wait for their turn, without a deadline.
+// Were all begun at once, each would wait for all others' queue pairs, and where these take long, none would end in
+// time. When a deadline passes and the address has answered none of them, those that wait are refused too.
+//
 // Descriptors of a process: 3 here (epoll, timer, CM), 4 a device and 1 for all of these, 1 a channel.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,8 +33,10 @@
 
 namespace ringroad {
 
-// From connect() to the outcome, and from accept() to the connector's RTU.
-inline constexpr std::int64_t kPromotionNs = 2'000'000'000;
+// To find the peer and to make a queue pair; from the connector's REQ to the answer; from accept() to the
+// connector's RTU. The stream is on TCP meanwhile and goes on. The agents are two threads among all those that want
+// to run, which may be dozens for each processor.
+inline constexpr std::int64_t kPromotionNs = 5'000'000'000;
 // How long a request waits for accept() or refuse(). Its connector has given up by then; the kernel
 // does not tell of that (ucma drops the events of an identifier that was not accepted yet).
 inline constexpr std::int64_t kRequestNs = kPromotionNs + 500'000'000;
@@ -55,12 +63,14 @@ class VerbsTransport final : public Transport {
   enum class Step : std::uint8_t {
     kResolvingAddress,
     kResolvingRoute,
-    kConnecting,  // REQ sent
+    kConnecting,  // REQ sent; so far a connector's, from here a listener's
     kRequested,   // REQ received, not answered
     kAccepting,   // REP sent
   };
   // The channel is destroyed before the identifier that its queue pair was made on.
   struct Attempt {
+    bool is_connector() const noexcept { return step <= Step::kConnecting; }
+
     CmId cm_id;
     Step step = Step::kResolvingAddress;
     std::int64_t deadline_ns = 0;
@@ -73,6 +83,14 @@ class VerbsTransport final : public Transport {
     std::unique_ptr<VerbsChannel> channel;
   };
   using Attempts = std::map<PromotionId, Attempt>;
+  static constexpr unsigned kAtOnce = 4;
+  // An address, as its connector sees it.
+  struct Peer {
+    unsigned under_way = 0;
+    unsigned at_once = kAtOnce;
+    bool answers = false;  // has answered one since it is in the table
+    std::map<PromotionId, ConnectParams> waiting;  // in their order
+  };
   struct Listener {
     CmId cm_id;  // null: its device is gone, until there is one with its address again
     unsigned count = 0;
@@ -111,7 +129,14 @@ class VerbsTransport final : public Transport {
   void end_channels_on(const ibv_context* device) noexcept;
 
   // ---- verbs_promotion.cc
+  void begin(PromotionId id, const ConnectParams& params) noexcept;
   Reason start(PromotionId id, const ConnectParams& params, Attempt& attempt) noexcept;
+  void begin_waiting() noexcept;
+  void refuse_waiting(Peer& peer, Reason reason) noexcept;
+  // Takes the attempt out of the table, and its turn from it.
+  Attempt end(Attempts::iterator attempt) noexcept;
+  Peer& peer_of(const Attempt& connector) noexcept;
+  void is_answered(const Attempt& connector) noexcept;
   void advance(Attempts::iterator attempt, const CmEvent& event) noexcept;
   Reason on_address(Attempt& attempt) noexcept;
   Reason on_route(PromotionId id, Attempt& attempt) noexcept;
@@ -129,6 +154,8 @@ class VerbsTransport final : public Transport {
   std::map<Endpoint, Listener> listeners_;
   CmId alone_;  // listen_alone()
   Attempts attempts_;
+  std::uint64_t made_ = 0;  // queue pairs
+  std::map<std::array<std::uint8_t, 16>, Peer> peers_;
   int epoll_fd_ = -1;
   int timer_fd_ = -1;
   std::int64_t timer_at_ns_ = 0;  // what the timer is set to; 0: off

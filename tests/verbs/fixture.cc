@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "rsocket-core/sys.h"
@@ -91,6 +92,7 @@ void Side::on_request(Transport& transport, PromotionId id, const PromotionReque
   ++requests;
   last_request = id;
   request = r;
+  std::this_thread::sleep_for(takes);
   if (answer == Answer::kAccept) transport.accept(id, accept_params);
   if (answer == Answer::kRefuse) transport.refuse(id, refusal);
 }

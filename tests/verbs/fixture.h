@@ -51,6 +51,7 @@ class Side final : public TransportEvents {
   Answer answer = Answer::kAccept;
   Reason refusal = Reason::kPolicy;
   AcceptParams accept_params;
+  std::chrono::milliseconds takes{0};  // for each request
   unsigned requests = 0;
   PromotionId last_request = 0;
   PromotionRequest request;
