@@ -120,7 +120,7 @@ VerbsTransport::Peer& VerbsTransport::peer_of(const Attempt& connector) noexcept
 void VerbsTransport::is_answered(const Attempt& connector) noexcept {
   Peer& peer = peer_of(connector);
   peer.answers = true;
-  if (connector.deadline_ns - sys::now_ns() >= kPromotionNs / 2) ++peer.at_once;
+  if (connector.deadline_ns - sys::now_ns() >= kPromotionNs - kSoonNs) ++peer.at_once;
 }
 
 Reason VerbsTransport::start(PromotionId id, const ConnectParams& params,

@@ -12,8 +12,8 @@
 // Every step has a deadline of its own (one timerfd), since the CM's run to a minute. event_fd() is
 // an epoll instance over the CM's events, the devices' asynchronous events and that timer.
 //
-// So many promotions to one address are under way at once: kAtOnce, one more for each that is answered within half
-// its time, half as many after one that is not answered at all. The others wait for their turn, without a deadline.
+// So many promotions to one address are under way at once: kAtOnce, one more for each that is answered within
+// kSoonNs, half as many after one that is not answered at all. The others wait for their turn, without a deadline.
 // Were all begun at once, each would wait for all others' queue pairs, and where these take long, none would end in
 // time. When a deadline passes and the address has answered none of them, those that wait are refused too.
 //
@@ -84,6 +84,7 @@ class VerbsTransport final : public Transport {
   };
   using Attempts = std::map<PromotionId, Attempt>;
   static constexpr unsigned kAtOnce = 4;
+  static constexpr std::int64_t kSoonNs = 500'000'000;
   // An address, as its connector sees it.
   struct Peer {
     unsigned under_way = 0;
