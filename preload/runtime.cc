@@ -631,8 +631,8 @@ int nearness(const rlimit& most) noexcept {
 // The process is the kernel's from now on, and its descriptors are the program's, as far as that can be.
 bool give_back_descriptors() noexcept {
   Agent* agent = existing_agent();
-  // A handler may have interrupted the thread that has a lock.
-  if (agent == nullptr || signals::thread_state.in_handler || !owns_memory()) return false;
+  // A handler may have interrupted the thread that has a lock. The agent thread would wait for itself.
+  if (agent == nullptr || agent->runs_here() || signals::thread_state.in_handler || !owns_memory()) return false;
   MutexLock lock(room_mutex);  // a thread that comes while another does it has that room, too
   if (std::exchange(room_was_made, true)) return true;
   use_the_kernel_only(Reason::kNoDescriptors);

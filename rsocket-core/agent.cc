@@ -373,6 +373,7 @@ void Agent::after_fork_child() noexcept {
   segment_ = nullptr;  // the parent's
   started_ = false;
   running_.store(false);
+  thread_id_.store(0);
   // The parent's epoll instance and eventfd are shared with it: let go of our copies. What hangs on
   // the agent's maps belongs to the parent's thread, may be half changed, and is left alone: the
   // memory is the price of touching nothing.
@@ -426,7 +427,12 @@ void* Agent::thread_main(void* self) noexcept {
   return nullptr;
 }
 
+bool Agent::runs_here() const noexcept {
+  return thread_id_.load(std::memory_order_relaxed) == static_cast<pid_t>(sys::raw(SYS_gettid));
+}
+
 void Agent::run() noexcept {
+  thread_id_.store(static_cast<pid_t>(sys::raw(SYS_gettid)), std::memory_order_relaxed);
   const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
   {
     // A child of a fork answers for the listeners that it inherited.

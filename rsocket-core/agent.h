@@ -115,6 +115,8 @@ class Agent final : public StreamHost, public TransportEvents {
   // they are not in use, and waits for that at most `timeout_ns`. No stream is promoted any more.
   void step_aside(std::int64_t timeout_ns) noexcept;
   bool has_streams() noexcept;
+  // Whether this is the agent thread. The verbs libraries run there, and call what a program calls.
+  bool runs_here() const noexcept;
 
   // fork(2): prepare, then parent or child. In the child no stream of the parent's is touched
   // again, and the agent starts anew when it is needed.
@@ -383,6 +385,7 @@ class Agent final : public StreamHost, public TransportEvents {
   std::atomic<int> epoll_fd_{-1};
   std::atomic<int> wake_fd_{-1};
   std::atomic<bool> running_{false};
+  std::atomic<pid_t> thread_id_{0};
   std::atomic<bool> steps_aside_{false};  // for good
   std::atomic<bool> closed_what_it_can_{false};
   // unknown_ may have something in it: whoever enters a connection in accepted_ tells the agent thread.

@@ -179,7 +179,8 @@ std::int64_t lost_result(const seccomp_data& data) {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kLate = std::chrono::milliseconds(333);
-constexpr auto kPatience = std::chrono::seconds(10);
+// A promotion that fails over RDMA takes five seconds, and a pause follows.
+constexpr auto kPatience = std::chrono::seconds(30);
 
 class Warden {
  public:

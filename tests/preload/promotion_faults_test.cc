@@ -16,7 +16,7 @@
 namespace ringroad::test {
 namespace {
 
-constexpr int kTimeoutMs = 60'000;
+constexpr int kTimeoutMs = 90'000;
 constexpr int kNotHere = 3;   // the program's exit status
 constexpr int kAtOnce = 8;    // they wait most of the time
 constexpr unsigned kNone = 0;  // a step that does not come
