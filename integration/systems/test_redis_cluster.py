@@ -43,22 +43,30 @@ def free_ports(count):
 
 
 class Cluster:
-    def __init__(self, host, environment):
-        self.host, self.environment = host, environment
+    """Of Redis, or of what stands in a root and has its commands under its own name."""
+
+    def __init__(self, host, environment, product="redis", place=None):
+        self.host, self.environment, self.product, self.place = host, environment, product, place
+        # A place gives the environment to what it starts, and to nothing else.
+        self.own = environment if place is None else {}
         self.ports = free_ports(MASTERS + 1)
         self.nodes = {}
         self._stack = ExitStack()
 
     def start(self, port):
         (self.host.directory / str(port)).mkdir(exist_ok=True)
-        self.nodes[port] = self._stack.enter_context(server(self.host, f"redis-{port}", [
-            "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir",
+        self.nodes[port] = self._stack.enter_context(server(self.host, f"node-{port}", self._command([
+            f"{self.product}-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir",
             self.host.directory / str(port), "--cluster-enabled", "yes",
             "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0",
-            "--enable-debug-command", "local"], port, self.environment))
+            "--enable-debug-command", "local"]), port, self.own))
+
+    def _command(self, words):
+        return words if self.place is None else self.place.command(words, self.environment)
 
     def ask(self, port, *words):
-        return output(["redis-cli", "-c", "-p", port, *words], self.environment).decode().strip()
+        return output(self._command([f"{self.product}-cli", "-c", "-p", port, *words]),
+                      self.own).decode().strip()
 
     def arrange(self, *words):
         return self.ask(self.ports[0], "--cluster", *words, "--cluster-yes")
@@ -77,10 +85,10 @@ class Cluster:
             self.pipe(f"GET key:{number}" for number in range(KEYS))).encode()).hexdigest()
 
     def pipe(self, commands):
-        done = subprocess.run(["redis-cli", "-c", "-p", str(self.ports[0])],
+        done = subprocess.run(self._command([f"{self.product}-cli", "-c", "-p", str(self.ports[0])]),
                               input="\n".join(commands), capture_output=True, text=True, check=True,
                               timeout=support.ANSWER_S,
-                              env={**support.os.environ, **self.environment})
+                              env={**support.os.environ, **self.own})
         return [line for line in done.stdout.splitlines() if not line.startswith("->")]
 
     def __enter__(self):
@@ -114,8 +122,12 @@ class Cluster:
 
 
 def test_keys_stay_whatever_becomes_of_the_nodes(host, eager):
+    check_that_keys_stay(Cluster(host, eager))
+
+
+def check_that_keys_stay(nodes):
     said = []
-    with Cluster(host, eager) as cluster:
+    with nodes as cluster:
         assert set(cluster.pipe(f"SET key:{number} {'v' * (number * 37 % 900 + 1)}{number}"
                                 for number in range(KEYS))) == {"OK"}
         said.append(cluster.digest())

@@ -1,0 +1,90 @@
+"""Valkey 9.1 with the build of this machine: a cluster, I/O threads, and children that save.
+
+     valkey-cli ══ master 1 ═══ master 2 ═══ master 3 ═══ replica       all in the root, preloaded
+     clients    ══ valkey-server, four threads                          the same by plain processes
+"""
+
+from contextlib import contextmanager
+
+import pytest
+
+from lib import processes, roots
+from musthold import support
+from musthold.test_programs import check_promoted, fixture_eager, fixture_host, \
+    output, server  # pylint: disable=unused-import
+from musthold.test_redis import BACK_S, load
+from systems.test_redis_cluster import Cluster, check_that_keys_stay
+
+pytestmark = pytest.mark.releases
+RELEASE = "sid"
+THREADS = 4
+CLIENTS = 20
+SAVES = 3
+
+
+@pytest.fixture(name="place")
+def fixture_place(root, host):
+    root(RELEASE)
+    return roots.Place(RELEASE, (host.directory, support.BUILD))
+
+
+@contextmanager
+def valkey(host, place, name, environment, *words):
+    """(process, port)"""
+    port = support.free_port()
+    (host.directory / name).mkdir()
+    command = ["valkey-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir",
+               host.directory / name, "--enable-debug-command", "local", *words]
+    with server(host, f"{name}-server", place.command(command, environment), port) as child:
+        yield child, port
+
+
+def ask(place, port, *words):
+    return output(place.command(["valkey-cli", "-p", port, *words])).decode().strip()
+
+
+def information(place, port, name):
+    lines = ask(place, port, "INFO").splitlines()
+    return next(line.split(":")[1] for line in lines if line.startswith(f"{name}:"))
+
+
+def benchmark(port, *words):
+    return ["valkey-benchmark", "-p", port, "-c", CLIENTS, *words]
+
+
+def test_a_cluster_keeps_its_keys_whatever_becomes_of_the_nodes(host, place, eager):
+    check_that_keys_stay(Cluster(host, eager, "valkey", place))
+
+
+def test_threads_that_read_and_write_answer_the_same(host, place, eager):
+    outcomes = []
+    for name, environment in (("plain", None), ("preloaded", eager)):
+        with valkey(host, place, name, environment, "--io-threads", THREADS) as (child, port):
+            output(place.command(benchmark(port, "-n", 20_000, "-P", 16, "-d", 500, "--threads", 2,
+                                           "-t", "set,get,lpush,lrange_100", "-q"), environment))
+            assert int(information(place, port, "io_threaded_reads_processed")) > 0
+            ask(place, port, "flushall")
+            outcomes.append((load(port, environment), ask(place, port, "debug", "digest")))
+            if environment:
+                check_promoted(host, child.pid, 5_000_000)
+    assert outcomes[0] == outcomes[1] and outcomes[0][1] != "0" * 40
+
+
+@pytest.mark.parametrize("what,words,counted", [
+    ("BGSAVE", (), "rdb_bgsave_in_progress"),
+    ("BGREWRITEAOF", ("--appendonly", "yes"), "aof_rewrite_in_progress")])
+def test_clients_are_on_channels_again_after_each_child(host, place, eager, what, words, counted):
+    with valkey(host, place, "saving", eager, *words) as (child, port):
+        run = processes.Child(
+            place.command(benchmark(port, "-n", 100_000_000, "-t", "get"), eager),
+            host.directory / "load.log")
+        try:
+            host.wait_for_channels(child.pid, CLIENTS)
+            for _ in range(SAVES):
+                before = int(information(place, port, "total_forks"))
+                ask(place, port, what)
+                support.wait_for(lambda: int(information(place, port, "total_forks")) > before
+                                 and information(place, port, counted) == "0", what)
+                host.wait_for_channels(child.pid, CLIENTS, BACK_S)
+        finally:
+            run.kill()
