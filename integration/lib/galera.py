@@ -37,7 +37,7 @@ class Node(mariadb.MariaDb):
             *cluster.options]
         super().__init__(name, cluster.prepared, cluster.work, address, cluster.port,
                          cluster.preload, cluster.native_aio, options,
-                         processes.patient(mariadb.START_TIMEOUT_S))
+                         processes.patient(mariadb.START_TIMEOUT_S), place=cluster.place)
 
     def start(self):
         if self.data.exists():
@@ -46,7 +46,7 @@ class Node(mariadb.MariaDb):
             self.directory.mkdir(parents=True)
             shutil.copytree(self._prepared, self.data)
             if self.user_options():
-                subprocess.run(["chown", "-R", USER, self.directory], check=True)
+                subprocess.run(self.entered(["chown", "-R", USER, self.directory])[0], check=True)
         super().start()
 
     def user_options(self):
@@ -57,10 +57,10 @@ class Node(mariadb.MariaDb):
         """How far the data of a node that was killed go, as the service's start script asks."""
         log = self.directory / "recovery.log"
         done = subprocess.run(
-            ["mariadbd", "--no-defaults", *self.user_options(), f"--datadir={self.data}",
+            self.entered(["mariadbd", "--no-defaults", *self.user_options(), f"--datadir={self.data}",
              f"--log-error={log}", f"--innodb-log-file-size={mariadb.REDO_LOG}",
              "--innodb-use-native-aio=0", *self._options, "--wsrep-recover", "--skip-networking",
-             f"--socket={self.directory / 'recovery.sock'}"],
+             f"--socket={self.directory / 'recovery.sock'}"])[0],
             check=False, timeout=processes.patient(RECOVERY_TIMEOUT_S))
         if done.returncode != 0:
             raise processes.ProcessError(f"{self.name}: recovery ended with {done.returncode}"
@@ -87,10 +87,11 @@ class Cluster:
     """The nodes, in the order of `addresses`; a context that forms and ends it."""
 
     def __init__(self, prepared, work, addresses, port, preload=None, native_aio=True, options=(),
-                 provider_options=""):
+                 provider_options="", place=None):
         self.prepared, self.work, self.addresses, self.port = prepared, work, addresses, port
         self.preload, self.native_aio, self.options = preload, native_aio, options
         self.provider_options = provider_options
+        self.place = place  # of mariadbd and the provider, as mariadb.MariaDb says
         self._stack = ExitStack()
         self.nodes = []
 

@@ -112,39 +112,48 @@ def test_a_cluster_forms_runs_and_heals_with_its_replication_promoted(host, tmp_
     prepared = support.prepared_data()
     with galera.Cluster(prepared, host.directory / "nodes", ADDRESSES, support.free_port(ADDRESSES[0]),
                         preload) as cluster:
-        loaded = Loaded(host, cluster)
-        first, second, third = cluster.nodes
-        before = checks.checksums(first)
-        run = loaded.start(tmp_path)
-        try:
-            loaded.is_all_on("shm")
-            loaded.goes_on()
-            # An operator.
-            loaded.set_mode("tcp")
-            loaded.is_all_on("tcp")
-            loaded.goes_on()
-            loaded.set_mode("auto")
-            loaded.set_mode("rdma")
-            loaded.is_all_on("shm")
-            loaded.goes_on()
-            # A node that is stopped for less than the others' patience.
-            os.kill(second.pid, signal.SIGSTOP)
-            assert run.goes_on_for(STOPPED_S)
-            os.kill(second.pid, signal.SIGCONT)
-            loaded.goes_on()
-            # A node that is lost, and comes again.
-            third.kill()
-            loaded.goes_on()
-            cluster.again(2)
-            loaded.is_all_on("shm")
-            loaded.goes_on()
-            loaded.finish()
-        finally:
-            run.kill()
-        after = loaded.nodes_agree()
-        assert after != before
+        loaded, after = heals(host, cluster, tmp_path)
     # The same without a cluster, without Ringroad and without harm.
     with host.server("plain", prepared) as plain:
         check_report(load_for(plain).start(INCREMENTS, tmp_path / "again", THREADS, SEED,
                                            more=loaded.load.repeat).finish())
         assert checks.checksums(plain) == after
+
+
+def heals(host, cluster, directory):
+    """A cluster of three under load, with an operator, a node that stops and one that is lost.
+
+    The load, and what the tables hold at the end.
+    """
+    loaded = Loaded(host, cluster)
+    _, second, third = cluster.nodes
+    before = checks.checksums(cluster.nodes[0])
+    run = loaded.start(directory)
+    try:
+        loaded.is_all_on("shm")
+        loaded.goes_on()
+        # An operator.
+        loaded.set_mode("tcp")
+        loaded.is_all_on("tcp")
+        loaded.goes_on()
+        loaded.set_mode("auto")
+        loaded.set_mode("rdma")
+        loaded.is_all_on("shm")
+        loaded.goes_on()
+        # A node that is stopped for less than the others' patience.
+        os.kill(second.pid, signal.SIGSTOP)
+        assert run.goes_on_for(STOPPED_S)
+        os.kill(second.pid, signal.SIGCONT)
+        loaded.goes_on()
+        # A node that is lost, and comes again.
+        third.kill()
+        loaded.goes_on()
+        cluster.again(2)
+        loaded.is_all_on("shm")
+        loaded.goes_on()
+        loaded.finish()
+    finally:
+        run.kill()
+    after = loaded.nodes_agree()
+    assert after != before
+    return loaded, after
