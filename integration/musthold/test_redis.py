@@ -3,6 +3,8 @@
      clients ══ primary ══ replica       all preloaded; the same by plain processes to compare with
 """
 
+from functools import partial
+
 import pytest
 
 from lib import processes
@@ -164,20 +166,24 @@ def test_all_clients_are_on_channels_again_after_each_save(host, eager):
     port = support.free_port()
     with redis(host, "saving", port, eager) as child:
         command = ["redis-benchmark", "-p", port, "-c", CLIENTS, "-n", 100_000_000, "-t", "get"]
-        load = processes.Child(command, host.directory / "load.log", eager)
-        try:
-            host.wait_for_channels(child.pid, CLIENTS)
-            for _ in range(SAVES):
-                before = int(information(port, "total_forks"))
-                ask(port, "BGSAVE")
-                support.wait_for(lambda: int(information(port, "total_forks")) > before
-                                 and information(port, "rdb_bgsave_in_progress") == "0", "the save")
-                host.wait_for_channels(child.pid, CLIENTS, BACK_S)
-        finally:
-            load.kill()
+        run = processes.Child(command, host.directory / "load.log", eager)
+        check_clients_come_back(host, child, run, partial(ask, port), "BGSAVE", "rdb_bgsave_in_progress")
 
 
-def information(port, name):
+def check_clients_come_back(host, child, run, asked, what, counted):
+    """All CLIENTS of `run` have channels again after each child that the server makes when `asked` for `what`."""
+    try:
+        host.wait_for_channels(child.pid, CLIENTS)
+        for _ in range(SAVES):
+            before = int(information(asked, "total_forks"))
+            asked(what)
+            support.wait_for(lambda: int(information(asked, "total_forks")) > before
+                             and information(asked, counted) == "0", what)
+            host.wait_for_channels(child.pid, CLIENTS, BACK_S)
+    finally:
+        run.kill()
+
+
+def information(asked, name):
     """One value of INFO, asked over a connection of its own, which is not preloaded."""
-    lines = ask(port, "INFO").splitlines()
-    return next(line.split(":")[1] for line in lines if line.startswith(f"{name}:"))
+    return next(line.split(":")[1] for line in asked("INFO").splitlines() if line.startswith(f"{name}:"))

@@ -5,6 +5,7 @@
 """
 
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -12,14 +13,12 @@ from lib import processes, roots
 from musthold import support
 from musthold.test_programs import check_promoted, fixture_eager, fixture_host, \
     output, server  # pylint: disable=unused-import
-from musthold.test_redis import BACK_S, load
+from musthold.test_redis import CLIENTS, check_clients_come_back, information, load
 from systems.test_redis_cluster import Cluster, check_that_keys_stay
 
 pytestmark = pytest.mark.releases
 RELEASE = "sid"
 THREADS = 4
-CLIENTS = 20
-SAVES = 3
 
 
 @pytest.fixture(name="place")
@@ -43,11 +42,6 @@ def ask(place, port, *words):
     return output(place.command(["valkey-cli", "-p", port, *words])).decode().strip()
 
 
-def information(place, port, name):
-    lines = ask(place, port, "INFO").splitlines()
-    return next(line.split(":")[1] for line in lines if line.startswith(f"{name}:"))
-
-
 def benchmark(port, *words):
     return ["valkey-benchmark", "-p", port, "-c", CLIENTS, *words]
 
@@ -62,7 +56,7 @@ def test_threads_that_read_and_write_answer_the_same(host, place, eager):
         with valkey(host, place, name, environment, "--io-threads", THREADS) as (child, port):
             output(place.command(benchmark(port, "-n", 20_000, "-P", 16, "-d", 500, "--threads", 2,
                                            "-t", "set,get,lpush,lrange_100", "-q"), environment))
-            assert int(information(place, port, "io_threaded_reads_processed")) > 0
+            assert int(information(partial(ask, place, port), "io_threaded_reads_processed")) > 0
             ask(place, port, "flushall")
             outcomes.append((load(port, environment), ask(place, port, "debug", "digest")))
             if environment:
@@ -78,13 +72,4 @@ def test_clients_are_on_channels_again_after_each_child(host, place, eager, what
         run = processes.Child(
             place.command(benchmark(port, "-n", 100_000_000, "-t", "get"), eager),
             host.directory / "load.log")
-        try:
-            host.wait_for_channels(child.pid, CLIENTS)
-            for _ in range(SAVES):
-                before = int(information(place, port, "total_forks"))
-                ask(place, port, what)
-                support.wait_for(lambda: int(information(place, port, "total_forks")) > before
-                                 and information(place, port, counted) == "0", what)
-                host.wait_for_channels(child.pid, CLIENTS, BACK_S)
-        finally:
-            run.kill()
+        check_clients_come_back(host, child, run, partial(ask, place, port), what, counted)
