@@ -128,6 +128,13 @@ struct Bystander {
   }
 };
 
+// What the program has read of a ring behind what the stream's RESUME says: it comes again behind the other RESUME,
+// and is dropped. Whether it was behind is not known of what a call got in which the stream left.
+struct Early {
+  std::size_t least = 0;
+  std::size_t most = 0;
+};
+
 // A place in the hostile end's TCP bytes, behind so many passages that were given back to it.
 struct Place {
   std::size_t at = 0;
@@ -335,9 +342,21 @@ class Trial {
   void receive(std::size_t n) {
     std::uint8_t bytes[256];
     iovec piece{bytes, n};
+    const bool had_left = has_left();
     const ssize_t got = stream_->recv(&piece, 1, 0);
     const std::vector<std::size_t> given = got > 0 ? given_back() : std::vector<std::size_t>();
-    for (ssize_t i = 0; i < got; ++i) delivered(bytes[i], given);
+    for (ssize_t i = 0; i < got; ++i) {
+      if ((bytes[i] & 0x80) != 0) {
+        Early& early = early_[bytes[i] >> 4 & 7];
+        early.least += had_left ? 1U : 0U;
+        early.most += has_left() ? 1U : 0U;
+      }
+      delivered(bytes[i], given);
+    }
+  }
+
+  bool has_left() const {
+    return stream_->state() != State::kOnChannel && stream_->state() != State::kSwitching;
   }
 
   // Each byte that the program gets is the next one on TCP, frames apart and what was given back to
@@ -359,6 +378,10 @@ class Trial {
       const Place place = places_[i];
       if (const std::size_t frame = frame_at(place.at); frame > 0) {
         also({place.at + frame, place.given_back});
+        const Early& early = early_[static_cast<std::size_t>(written_[place.at] - 0x10)];
+        for (std::size_t again = early.least; again <= early.most && frame > kTokenBytes; ++again) {
+          also({place.at + frame + again, place.given_back});
+        }
       }
       if (place.given_back < given.size()) {
         // What stands before a frame.
@@ -404,6 +427,7 @@ class Trial {
   bool channel_up_ = false;
   bool closed_ = false;
   bool token_[kPromotions] = {};
+  Early early_[kPromotions];
   std::vector<std::uint8_t> written_;      // the hostile end's TCP bytes
   std::vector<Place> places_ = {Place()};  // where in them the program may be
   std::vector<std::uint8_t> heard_;        // what the hostile end has read
