@@ -567,7 +567,7 @@ TEST_F(EagerForkingTest, WhatAnOperatorAskedForHoldsForTheProgramThatTheProcessB
   std::string said;
   const auto talk_until = [&](const auto& look) {
     const auto until = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
-    for (unsigned i = 0; !ours(look); ++i) {
+    while (!ours(look)) {
       const std::string line = "line " + std::to_string(said.size()) + "\n";
       said += line;
       client.write(line);
