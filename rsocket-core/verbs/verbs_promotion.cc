@@ -59,7 +59,7 @@ bool is_device(const rdma_cm_id* id, const char* wanted) noexcept {
 void VerbsTransport::connect(PromotionId id, const ConnectParams& params) noexcept {
   bool at_once = true;
   try {
-    Peer& peer = peers_[params.tuple.remote.addr];
+    Peer& peer = peers_[params.tuple.remote];
     at_once = peer.under_way < peer.at_once && peer.waiting.empty();
     if (!at_once) peer.waiting.emplace(id, params);
   } catch (const std::bad_alloc&) {
@@ -70,7 +70,7 @@ void VerbsTransport::connect(PromotionId id, const ConnectParams& params) noexce
   set_timer();
 }
 
-// Its address is in the table.
+// Its listener is in the table.
 void VerbsTransport::begin(PromotionId id, const ConnectParams& params) noexcept {
   Attempts::iterator attempt;
   try {
@@ -85,7 +85,7 @@ void VerbsTransport::begin(PromotionId id, const ConnectParams& params) noexcept
   if (why != Reason::kNone) give_up(attempt, why, Reason::kNone);
 }
 
-// Those whose turn it is. What is reported meanwhile may add others, and addresses.
+// Those whose turn it is. What is reported meanwhile may add others, and listeners.
 void VerbsTransport::begin_waiting() noexcept {
   for (auto it = peers_.begin(); it != peers_.end();) {
     Peer& peer = it->second;
@@ -114,12 +114,12 @@ VerbsTransport::Attempt VerbsTransport::end(Attempts::iterator attempt) noexcept
 }
 
 VerbsTransport::Peer& VerbsTransport::peer_of(const Attempt& connector) noexcept {
-  return peers_.find(connector.params.tuple.remote.addr)->second;
+  return peers_.find(connector.params.tuple.remote)->second;
 }
 
 void VerbsTransport::is_answered(const Attempt& connector) noexcept {
   Peer& peer = peer_of(connector);
-  peer.answers = true;
+  peer.unanswered = 0;
   if (connector.deadline_ns - sys::now_ns() >= kPromotionNs - kSoonNs) ++peer.at_once;
 }
 
@@ -234,7 +234,11 @@ Reason VerbsTransport::on_route(PromotionId id, Attempt& attempt) noexcept {
 
 void VerbsTransport::accept(PromotionId id, const AcceptParams& params) noexcept {
   const auto attempt = attempts_.find(id);
-  if (attempt == attempts_.end() || attempt->second.step != Step::kRequested) return;
+  if (attempt == attempts_.end()) {
+    host_.events->on_refused(*this, id, Reason::kPeerGone, Reason::kNone);
+    return;
+  }
+  if (attempt->second.step != Step::kRequested) return;
   Reason why = answer(id, attempt->second, params);
   if (why == Reason::kNone) {
     set_timer();
@@ -337,18 +341,23 @@ void VerbsTransport::cancel(PromotionId id) noexcept {
     end(attempt);
     set_timer();
   }
-  for (auto& [address, peer] : peers_) peer.waiting.erase(id);
+  for (auto& [listener, peer] : peers_) peer.waiting.erase(id);
 }
 
 void VerbsTransport::give_up(Attempts::iterator attempt, Reason reason,
                              Reason peer_reason) noexcept {
   const PromotionId id = attempt->first;
-  const bool is_late = reason == Reason::kTimeout && attempt->second.is_connector();
+  // Of one that was not asked yet it says nothing.
+  const bool is_late = reason == Reason::kTimeout && attempt->second.step == Step::kConnecting;
   Peer* const late = is_late ? &peer_of(attempt->second) : nullptr;
   end(attempt);
-  if (late != nullptr) late->at_once = std::max(kAtOnce, late->at_once / 2);
+  bool is_silent = false;
+  if (late != nullptr) {
+    late->at_once = std::max(kAtOnce, late->at_once / 2);
+    is_silent = ++late->unanswered >= kAtOnce;
+  }
   host_.events->on_refused(*this, id, reason, peer_reason);
-  if (late != nullptr && !late->answers) refuse_waiting(*late, reason);
+  if (is_silent) refuse_waiting(*late, reason);
 }
 
 Reason VerbsTransport::make_channel(PromotionId id, Attempt& attempt,

@@ -139,18 +139,19 @@ void VerbsTransport::unlisten(const Endpoint& local) noexcept {
 
 void VerbsTransport::dispatch() noexcept {
   devices_->leave_removed([this](const ibv_context* own) { end_channels_on(own); });
-  take_cm_events();
+  const bool took_all = take_cm_events();
   take_async_events();
-  expire();
+  if (took_all) expire();  // an answer that is there is not late
   begin_waiting();
   set_timer();
 }
 
 // Until one of them has made a queue pair, which takes long: those who have theirs are served before the next one.
-void VerbsTransport::take_cm_events() noexcept {
+// True: there are no more.
+bool VerbsTransport::take_cm_events() noexcept {
   rdma_cm_event* raw = nullptr;
   const std::uint64_t made = made_;
-  while (made_ == made && rdma_get_cm_event(events_->get(), &raw) == 0) {
+  while (rdma_get_cm_event(events_->get(), &raw) == 0) {
     CmEvent event{};
     event.type = raw->event;
     event.status = raw->status;
@@ -168,7 +169,9 @@ void VerbsTransport::take_cm_events() noexcept {
     }
     rdma_ack_cm_event(raw);
     on_cm_event(event);
+    if (made_ != made) return false;
   }
+  return true;
 }
 
 void VerbsTransport::on_cm_event(const CmEvent& event) noexcept {
@@ -341,8 +344,9 @@ void VerbsTransport::set_timer() noexcept {
   for (const auto& [local, known] : listeners_) {
     if (known.cm_id == nullptr) next = std::min(next, known.again_ns);
   }
-  for (const auto& [address, peer] : peers_) {
-    if (!peer.waiting.empty() && peer.under_way < peer.at_once) next = 1;  // long ago: at once
+  for (const auto& [listener, peer] : peers_) {
+    const bool may_begin = !peer.waiting.empty() && peer.under_way < peer.at_once;
+    if (may_begin || peer.under_way == 0) next = 1;  // long ago: begin_waiting() comes at once
   }
   if (next == std::numeric_limits<std::int64_t>::max()) next = 0;
   if (next == timer_at_ns_) return;

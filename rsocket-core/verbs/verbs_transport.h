@@ -12,15 +12,14 @@
 // Every step has a deadline of its own (one timerfd), since the CM's run to a minute. event_fd() is
 // an epoll instance over the CM's events, the devices' asynchronous events and that timer.
 //
-// So many promotions to one address are under way at once: kAtOnce, one more for each that is answered within
+// So many promotions to one listener are under way at once: kAtOnce, one more for each that is answered within
 // kSoonNs, half as many after one that is not answered at all. The others wait for their turn, without a deadline.
 // Were all begun at once, each would wait for all others' queue pairs, and where these take long, none would end in
-// time. When a deadline passes and the address has answered none of them, those that wait are refused too.
+// time. When kAtOnce in a row are not answered, those that wait are refused too.
 //
 // Descriptors of a process: 3 here (epoll, timer, CM), 4 a device and 1 for all of these, 1 a channel.
 #pragma once
 
-#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -85,11 +84,11 @@ class VerbsTransport final : public Transport {
   using Attempts = std::map<PromotionId, Attempt>;
   static constexpr unsigned kAtOnce = 4;
   static constexpr std::int64_t kSoonNs = 500'000'000;
-  // An address, as its connector sees it.
+  // A listener, as its connector sees it.
   struct Peer {
     unsigned under_way = 0;
     unsigned at_once = kAtOnce;
-    bool answers = false;  // has answered one since it is in the table
+    unsigned unanswered = 0;  // since the last answer
     std::map<PromotionId, ConnectParams> waiting;  // in their order
   };
   struct Listener {
@@ -116,7 +115,7 @@ class VerbsTransport final : public Transport {
   Reason make_listener(const Endpoint& at, CmId& out) noexcept;
 
   // ---- verbs_transport.cc
-  void take_cm_events() noexcept;
+  bool take_cm_events() noexcept;
   void take_async_events() noexcept;
   void on_cm_event(const CmEvent& event) noexcept;
   void on_request_event(const CmEvent& event) noexcept;
@@ -156,7 +155,7 @@ class VerbsTransport final : public Transport {
   CmId alone_;  // listen_alone()
   Attempts attempts_;
   std::uint64_t made_ = 0;  // queue pairs
-  std::map<std::array<std::uint8_t, 16>, Peer> peers_;
+  std::map<Endpoint, Peer> peers_;
   int epoll_fd_ = -1;
   int timer_fd_ = -1;
   std::int64_t timer_at_ns_ = 0;  // what the timer is set to; 0: off

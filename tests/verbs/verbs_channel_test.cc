@@ -114,7 +114,7 @@ TEST_F(VerbsTest, AnUnansweredRequestTimesOutAtBothEnds) {
   server_->answer = Side::Answer::kNone;
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(promote(connect_params(kRing)).reason, Reason::kTimeout);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 5500ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 8s);
   EXPECT_EQ(server_->requests, 1U);
   EXPECT_TRUE(serve_until({server_.get()},
                           [&] { return server_->outcome(server_->last_request).ended; }));
@@ -141,7 +141,7 @@ TEST_F(VerbsTest, ManyAtOnceGetTheirChannelsFromASlowPeer) {
   EXPECT_EQ(server_->requests, ids.size());
 }
 
-TEST_F(VerbsTest, WhatWaitsForAPeerThatDoesNotAnswerIsRefusedWithTheFirst) {
+TEST_F(VerbsTest, WhatWaitsForAPeerThatDoesNotAnswerIsRefusedWithThoseThatAskedIt) {
   ASSERT_NO_FATAL_FAILURE(listen());
   server_->answer = Side::Answer::kNone;
   std::vector<PromotionId> ids;
@@ -149,11 +149,9 @@ TEST_F(VerbsTest, WhatWaitsForAPeerThatDoesNotAnswerIsRefusedWithTheFirst) {
   client_->transport().cancel(ids.back());  // of which nothing is told
   const PromotionId cancelled = ids.back();
   ids.pop_back();
-  const auto start = std::chrono::steady_clock::now();
-  ASSERT_TRUE(serve_until({client_.get(), server_.get()}, [&] {
-    return std::all_of(ids.begin(), ids.end(), [&](PromotionId id) { return client_->outcome(id).ended; });
-  }));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 8s);
+  const auto ended = [&](PromotionId id) { return client_->outcome(id).ended; };
+  ASSERT_TRUE(serve_until({client_.get(), server_.get()},
+                          [&] { return std::all_of(ids.begin(), ids.end(), ended); }, 30s));
   for (const PromotionId id : ids) EXPECT_EQ(client_->outcome(id).reason, Reason::kTimeout);
   EXPECT_FALSE(client_->outcome(cancelled).ended);
   EXPECT_LT(server_->requests, ids.size());
