@@ -62,7 +62,7 @@ class VerbsTransport final : public Transport {
   enum class Step : std::uint8_t {
     kResolvingAddress,
     kResolvingRoute,
-    kConnecting,  // REQ sent; so far a connector's, from here a listener's
+    kConnecting,  // REQ sent; the last step of a connector, those below are a listener's
     kRequested,   // REQ received, not answered
     kAccepting,   // REP sent
   };
