@@ -53,6 +53,10 @@ std::uint64_t magic() noexcept {
   return drawn;
 }
 
+bool is_of_inner_instance(const epoll_event& event) noexcept {
+  return (event.data.u64 & ~kTagIndex) == magic();
+}
+
 }  // namespace
 
 std::atomic<unsigned> EpollSet::made_{0};
@@ -101,14 +105,13 @@ EpollSet::EpollSet(int epfd, const Calls& calls, int inner, int wake) noexcept
       wake_(wake) {}
 
 std::uint64_t EpollSet::hide(epoll_event* events, int& count) noexcept {
-  for (int i = 0; i < count; ++i) {
-    const std::uint64_t tag = events[i].data.u64;
-    if ((tag & ~kTagIndex) != magic()) continue;
-    std::copy(events + i + 1, events + count, events + i);
-    --count;
-    return tag;
-  }
-  return 0;
+  epoll_event* const end = events + count;
+  epoll_event* const inner = std::find_if(events, end, is_of_inner_instance);
+  if (inner == end) return 0;
+  const std::uint64_t tag = inner->data.u64;
+  std::copy(inner + 1, end, inner);
+  --count;
+  return tag;
 }
 
 EpollSet::~EpollSet() {
@@ -769,6 +772,8 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       m = 0;
     }
     const bool full = m == max - n;
+    // The kernel's batch is in the order of arrival: what streams have to tell came when the inner instance did.
+    epoll_event* const place = std::find_if(out + n, out + n + m, is_of_inner_instance);
     const bool news = hide(out + n, m) != 0;
     if (news) has_news();
     n += m;
@@ -781,7 +786,9 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
     if ((news || ours_most < max) && n < max && !foreign) {
       MutexLock lock(mutex_);
       moved_ = false;
-      n += collect(number, out + n, max - n, n > 0);
+      const int streams = collect(number, out + n, max - n, n > 0);
+      if (news) std::rotate(place, out + n, out + n + streams);
+      n += streams;
       if (n == 0 && moved_) continue;  // the kernel has it to tell
     }
     if (n == 0 && last && !std::exchange(outlasted, true) && outlast_switches()) {

@@ -45,6 +45,8 @@ enum Trait : unsigned {
   kClearsAway = 8,
   // The rule's `spin` is long: a thread that waits polls.
   kPolls = 16,
+  // Tells of what a stream loses in the moment when it changes its carrier.
+  kFromTheFirstByte = 32,
 };
 
 struct Scenario {

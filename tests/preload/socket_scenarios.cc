@@ -159,6 +159,7 @@ std::string trait_names(unsigned traits) {
   std::string out;
   if ((traits & kStaysOnChannel) != 0) out += " stays-on-channel";
   if ((traits & kPolls) != 0) out += " polls";
+  if ((traits & kFromTheFirstByte) != 0) out += " from-the-first-byte";
   if ((traits & kComesBack) != 0) out += " comes-back";
   if ((traits & kEndsItself) != 0) out += " ends-itself";
   if ((traits & kClearsAway) != 0) out += " clears-away";
