@@ -292,7 +292,7 @@ void EpollSet::erase(Item& item) noexcept {
   item.stream->in_epoll_sets().fetch_sub(1, std::memory_order_relaxed);
   const StreamPtr stream = item.holds;
   const int channel_fd = item.channel_fd;
-  sys::close_quietly(item.own_fd);
+  if (item.own_fd >= 0) sys::close_quietly(item.own_fd);
   items_.erase(item.key);
   if (channel_fd >= 0 && find_any(stream->id()) == nullptr && stream->channel_fd() == channel_fd) {
     control(inner_, EPOLL_CTL_DEL, channel_fd, 0, 0);

@@ -22,6 +22,25 @@ std::size_t total_bytes(const iovec* iov, int count) noexcept {
   return total;
 }
 
+// Whether a call may sleep, as the open file says when that is asked first, and for the whole call. Where other
+// processes have the file too, that takes a system call: it is asked where it matters, and else at once.
+class MaySleep {
+ public:
+  MaySleep(const Stream& stream, int flags, bool shared) noexcept
+      : stream_(stream), may_((flags & MSG_DONTWAIT) == 0), asked_(!may_) {
+    if (!shared) (*this)();
+  }
+  bool operator()() noexcept {
+    if (!std::exchange(asked_, true)) may_ = !stream_.nonblocking();
+    return may_;
+  }
+
+ private:
+  const Stream& stream_;
+  bool may_;
+  bool asked_;
+};
+
 // Programs have threads with small stacks, and hardly any call has more vectors than the first.
 constexpr int kFewVectors = 8;
 constexpr int kMostVectors = 64;
@@ -49,6 +68,16 @@ struct Window {
 };
 
 constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
+// All of the vectors: where there is one, by the call for that, which costs the kernel less.
+template <auto one, auto many>
+ssize_t move_all(int fd, const iovec* iov, int count, int flags) noexcept {
+  if (count == 1) return one(fd, iov->iov_base, iov->iov_len, flags);
+  msghdr msg{};
+  msg.msg_iov = const_cast<iovec*>(iov);
+  msg.msg_iovlen = static_cast<std::size_t>(count);
+  return many(fd, &msg, flags);
+}
 
 // sendmsg(2) or recvmsg(2) of such a window.
 template <auto call, int vectors>
@@ -224,7 +253,7 @@ ssize_t Stream::send_long(const iovec* iov, int count_iov, int flags, Sleep slee
   touch();
   const int saved_errno = errno;
   const std::size_t total = total_bytes(iov, count_iov);
-  const bool may_sleep = (flags & MSG_DONTWAIT) == 0 && !nonblocking();
+  MaySleep may_sleep(*this, flags, shared_.load(std::memory_order_relaxed));
   std::size_t done = 0;
   std::int64_t deadline = 0;
   bool outlasted = false;
@@ -251,7 +280,7 @@ ssize_t Stream::send_long(const iovec* iov, int count_iov, int flags, Sleep slee
       done += r.bytes;
       // A partly accepted write to the kernel means that its buffer is full.
       if (done >= total) break;
-      if (!may_sleep && !by_channel) {
+      if (!by_channel && !may_sleep()) {
         blocked_.fetch_add(1, std::memory_order_relaxed);
         break;
       }
@@ -264,7 +293,7 @@ ssize_t Stream::send_long(const iovec* iov, int count_iov, int flags, Sleep slee
       return -1;
     } else {
       if (total == 0) break;  // nothing needs no room
-      if (!may_sleep) {
+      if (!may_sleep()) {
         // The change may be over by now.
         if (!std::exchange(outlasted, true) && (outlast_switch(sys::now_ns()) || held)) continue;
         blocked_.fetch_add(1, std::memory_order_relaxed);
@@ -300,16 +329,9 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
   switch (tx_) {
     case Tx::kTcp: {
       if (!kernel_takes_bytes()) return {Step::kWouldBlock, 0, 0};
-      msghdr msg{};
-      constexpr int kOwnFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
-      ssize_t n;
-      if (skip == 0) {
-        msg.msg_iov = const_cast<iovec*>(iov);
-        msg.msg_iovlen = static_cast<std::size_t>(count_iov);
-        n = sys::sendmsg(fd(), &msg, flags | kOwnFlags);
-      } else {
-        n = move_window<sys::sendmsg>(fd(), iov, count_iov, skip, kNoLimit, flags | kOwnFlags);
-      }
+      const int kernel_flags = flags | MSG_DONTWAIT | MSG_NOSIGNAL;
+      const ssize_t n = skip == 0 ? move_all<sys::send, sys::sendmsg>(fd(), iov, count_iov, kernel_flags)
+                                  : move_window<sys::sendmsg>(fd(), iov, count_iov, skip, kNoLimit, kernel_flags);
       if (n < 0) {
         return kernel_refused(skip);
       }
@@ -424,14 +446,15 @@ ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
   touch();
   const int saved_errno = errno;
   const std::size_t total = total_bytes(iov, count_iov);
-  const bool may_sleep = (flags & MSG_DONTWAIT) == 0 && !nonblocking();
+  const bool shared = shared_.load(std::memory_order_relaxed);
+  MaySleep may_sleep(*this, flags, shared);
   const bool fill = (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0;
   constexpr int kPeekAll = MSG_PEEK | MSG_WAITALL;
-  if ((flags & kPeekAll) == kPeekAll && may_sleep) return peek_all(iov, count_iov, flags);
+  if ((flags & kPeekAll) == kPeekAll && may_sleep()) return peek_all(iov, count_iov, flags);
   std::size_t done = 0;
   std::int64_t deadline = 0;
-  bool polled = may_sleep && count_iov == 1 && (flags & kRecvMore) == 0 && short_enough(total) &&
-                state() == State::kOnChannel;
+  bool polled = count_iov == 1 && (flags & kRecvMore) == 0 && short_enough(total) &&
+                state() == State::kOnChannel && may_sleep();
   signals::begin_wait();
   if (polled && may_spin(POLLIN)) {
     deadline = io_deadline(false);
@@ -445,8 +468,8 @@ ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
   bool serviced = false;
   bool sized = false;
   // What answers a send is not there yet: one question to the kernel less.
-  bool sleep_first = sent_last_.exchange(false, std::memory_order_relaxed) && may_sleep &&
-                     total > 0 && state() == State::kOnTcp;
+  bool sleep_first = sent_last_.exchange(false, std::memory_order_relaxed) && total > 0 &&
+                     state() == State::kOnTcp && !shared && may_sleep();
   for (;;) {
     IoResult r;
     if (!std::exchange(sleep_first, false)) {
@@ -479,7 +502,7 @@ ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
       errno = r.error;
       return -1;
     } else {
-      if (!may_sleep) {
+      if (!may_sleep()) {
         if (done > 0) break;
         errno = EAGAIN;
         return -1;
@@ -553,15 +576,12 @@ ssize_t Stream::peek_over_frames(const iovec* iov, int count_iov, std::size_t sk
 Stream::IoResult Stream::recv_tcp(const iovec* iov, int count_iov, std::size_t skip,
                                   int flags) noexcept {
   const std::size_t limit = boundary_ == kNoBoundary ? kNoLimit : boundary_ - tcp_rx_;
-  msghdr msg{};
   ssize_t n;
   const int kernel_flags = (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT;
   if ((flags & MSG_PEEK) != 0 && limit != kNoLimit && resume_seen_) {
     n = peek_over_frames(iov, count_iov, skip, limit, kernel_flags);
   } else if (skip == 0 && limit == kNoLimit) {
-    msg.msg_iov = const_cast<iovec*>(iov);
-    msg.msg_iovlen = static_cast<std::size_t>(count_iov);
-    n = sys::recvmsg(fd(), &msg, kernel_flags);
+    n = move_all<sys::recv, sys::recvmsg>(fd(), iov, count_iov, kernel_flags);
   } else {
     n = move_window<sys::recvmsg>(fd(), iov, count_iov, skip, limit, kernel_flags);
   }
