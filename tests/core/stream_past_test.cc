@@ -183,6 +183,16 @@ TEST_P(StreamFar, BytesThatAreWrittenOnTcpComeBehindThoseOfTheRingAndInFrontOfTh
   EXPECT_EQ("first second", read_by_other(100));
 }
 
+TEST_P(StreamFar, AProgramThatClosesBehindThemIsNotGoneBeforeTheyAreFound) {
+  promote();
+  EXPECT_EQ(6, send_text(*past, "first "));
+  raw_send(past_fd(), "second");
+  int& fd = GetParam() ? p.a_fd : p.b_fd;
+  past->close_by_program(false);
+  ::close(std::exchange(fd, -1));
+  EXPECT_EQ("first second", read_by_other(100));
+}
+
 TEST_P(StreamFar, WhatItsProgramNeverReadsOfTheRingComesOverTcp) {
   promote();
   EXPECT_EQ(6, send_text(*other, "pushed"));

@@ -75,6 +75,7 @@ void converse(Actor& a, int fd, int times) {
 
 void goes_past_after_a_while(Actor& a, bool here) {
   const int fd = a.stream();
+  settle_by_libc(a, fd);
   converse(a, fd, 6);
   const auto turn = [&](bool of_this_end, auto what) {
     if (of_this_end) what();
