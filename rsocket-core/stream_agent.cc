@@ -168,7 +168,9 @@ void Stream::service_locked() noexcept {
     }
   }
   // Whether the other end knows is not known any more.
-  if (awaits_left() && channel_->failed() && !(resume_seen_ && is_told())) break_connection(ECONNRESET, channel_->failure());
+  if (awaits_left() && channel_->failed() && !(resume_seen_ && is_told())) {
+    break_connection(ECONNRESET, channel_->failure());
+  }
   if (watched_) look_for_waits();
   push_replay();
   finish_linger();
