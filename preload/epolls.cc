@@ -375,10 +375,10 @@ bool take_back(Stream& stream) noexcept {
 
 namespace {
 
-bool found_waiting_past(int fd) noexcept {
+bool found_waiting_past(int fd, bool awaited) noexcept {
   bool found = false;
   epoll_event unused;
-  const bool told = each_number("/proc/self/fd", [&](int number) noexcept {
+  const bool told = awaited || each_number("/proc/self/fd", [&](int number) noexcept {
     const Kind kind = private_descriptors::is_marked(number) ? Kind::kOther : kind_of(number);
     found = kind == Kind::kRing || (kind == Kind::kEpoll && registration_of(number, fd, unused) != 0);
     return !found;
@@ -393,7 +393,7 @@ bool found_waiting_past(int fd) noexcept {
 
 }  // namespace
 
-bool waits_past(int fd) noexcept {
+bool waits_past(int fd, bool awaited) noexcept {
   // It takes as long as the process has threads and descriptors: a tenth of the agent's time at most, where it is
   // long at all. A stream that nobody was looked for is watched on its channel.
   constexpr std::int64_t kShortNs = 200'000;
@@ -401,7 +401,7 @@ bool waits_past(int fd) noexcept {
   static std::atomic<std::int64_t> not_before_ns{0};
   const std::int64_t began = sys::now_ns();
   if (began < not_before_ns.load(std::memory_order_relaxed)) return false;
-  const bool found = found_waiting_past(fd);
+  const bool found = found_waiting_past(fd, awaited);
   const std::int64_t ended = sys::now_ns();
   if (ended - began > kShortNs) not_before_ns.store(ended + kPauses * (ended - began), std::memory_order_relaxed);
   return found;

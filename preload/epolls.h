@@ -42,9 +42,9 @@ void share_with_child(EpollSet& set, Family& family, Family::Member member) noex
 // is to modify it first.
 bool take_back(Stream& stream) noexcept;
 // AgentOptions::waits_past: the kernel has it in an instance of the program's, a thread is in a receive or in a poll
-// of the kernel's with it, or io_uring(7) is there that may be asked for it. Or /proc cannot be read.
-// REQUIRES: no call that waits for it has come through here.
-bool waits_past(int fd) noexcept;
+// of the kernel's with it, or io_uring(7) is there that may be asked for it. Or /proc cannot be read. Of one that
+// calls have come for, only the thread is a sign: the rest may be the library's, or for something else.
+bool waits_past(int fd, bool awaited) noexcept;
 void after_fork_child() noexcept;
 
 }  // namespace ringroad::preload::epolls

@@ -65,8 +65,9 @@ struct AgentOptions {
   // the program is to modify it first. Called on the agent thread; null: none is ever lent.
   bool (*take_back)(Stream& stream) noexcept = nullptr;
   // Whether the program waits for what the number `fd` names by means that did not come through the caller, or
-  // there is no telling. Called on the agent thread; null: nobody knows of any waits (StreamHost::sees_waits()).
-  bool (*waits_past)(int fd) noexcept = nullptr;
+  // there is no telling; of one that is `awaited` by calls that did, whether it surely does. Called on the agent
+  // thread; null: nobody knows of any waits (StreamHost::sees_waits()).
+  bool (*waits_past)(int fd, bool awaited) noexcept = nullptr;
 };
 
 class Agent final : public StreamHost, public TransportEvents {
@@ -135,7 +136,9 @@ class Agent final : public StreamHost, public TransportEvents {
   void release_share(std::uint64_t share) noexcept override { family_.release(share); }
   void keep_share(std::uint64_t share) noexcept override { family_.keep(share); }
   bool sees_waits() noexcept override { return options_.waits_past != nullptr; }
-  bool waits_past(const Stream& stream) noexcept override { return options_.waits_past(stream.fd()); }
+  bool waits_past(const Stream& stream, bool awaited) noexcept override {
+    return options_.waits_past(stream.fd(), awaited);
+  }
 
   // TransportEvents
   void on_request(Transport& transport, PromotionId id,

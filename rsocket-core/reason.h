@@ -47,7 +47,7 @@ namespace ringroad {
   X(kMaxChannels,        "max_channels",         "as many streams have channels as the policy's max_channels allows, and all of them are busy") \
   X(kWrongKey,           "wrong_key",            "the key files of the two ends differ, or one end has none") \
   X(kNamelessUser,       "nameless_user",        "the peer's user has no name in this user namespace, where all such users look alike") \
-  X(kUnseenWait,         "unseen_wait",          "no call that the library sees has waited for the stream: io_uring, raw system calls, a plug-in with a libc of its own") \
+  X(kUnseenWait,         "unseen_wait",          "the program waits for the stream by other calls than the library sees: io_uring, raw system calls, a plug-in with a libc of its own") \
   X(kStalled,            "stalled",              "the peer's program read nothing for a while: TCP holds more for it; it is promoted again when it is used")
 // clang-format on
 

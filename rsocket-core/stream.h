@@ -86,8 +86,9 @@ class StreamHost {
   // Whether the program's calls go through somebody who sees all that it makes by libc; if not, nobody can tell
   // of a wait that it was not seen.
   virtual bool sees_waits() noexcept { return false; }
-  // Whether the program waits for the stream by means that were not seen, or nobody can tell.
-  virtual bool waits_past(const Stream&) noexcept { return false; }
+  // Whether the program waits for the stream by means that were not seen, or nobody can tell. Of one that is
+  // `awaited`, whether a thread surely waits so now.
+  virtual bool waits_past(const Stream&, bool /*awaited*/) noexcept { return false; }
 
  protected:
   ~StreamHost() = default;
@@ -121,6 +122,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // For a program to take what has come, where no call is seen that waits for it.
   static constexpr std::int64_t kUnseenNs = 100'000'000;
   static constexpr std::int64_t kLongestUnseenNs = 3'200'000'000;  // twice as long each time
+  // Where such a call was seen: between two looks whether the program still takes what comes.
+  static constexpr std::int64_t kSeenPauseNs = 1'000'000'000;
   // For a peer that closed before us to end the kernel's connection before us, too.
   static constexpr std::int64_t kFollowTimeoutNs = 500'000'000;
 
@@ -580,10 +583,23 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // stream_past.cc:
   bool is_awaited() const noexcept;
   Reason why_unseen() noexcept;
+  bool leaves_at_once() const noexcept { return channel_->outlives_peer(); }
+  bool knows_left() const noexcept {
+    return channel_->agreement().has(leaves_at_once() ? Feature::kLeft : Feature::kLeftAnswered);
+  }
   bool may_leave_by_message() const noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  // The other end has what said so, or has had it.
+  bool is_told() noexcept RR_REQUIRES(tx_mutex_) { return leaves_at_once() || channel_->delivered(); }
+  bool wrote_past() const noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void say_left(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  // LEFT is on its way, or its answer.
+  bool awaits_left() const noexcept {
+    return said_left_ && state() == State::kResuming && !leaves_at_once();
+  }
   void leave_by_message(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void on_left(const ControlMessage& m) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void begin_return(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  void drop_twice(std::size_t n) noexcept RR_REQUIRES(rx_mutex_);
   bool frame_stands_behind() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool bytes_came_past() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool may_be_past() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
@@ -727,6 +743,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool token_seen_ = false;     // the peer's
   bool resume_sent_ = false;
   bool resume_seen_ = false;
+  bool said_left_ = false;    // LEFT in the place of RESUME
   std::uint64_t peer_consumed_ = 0;  // from the peer's RESUME
   bool resets_if_killed_ = false;    // the socket has our SO_LINGER, not the program's
   linger linger_of_program_{};
@@ -753,11 +770,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::int64_t late_at_ns_ = std::numeric_limits<std::int64_t>::max();
   std::uint64_t consumed_at_stall_ = 0;
   // See stream_past.cc. Written under both locks.
-  bool unseen_ = false;       // on a channel, and no call has been seen that waits for what comes there
+  bool watched_ = false;      // on a channel, and it is looked whether the program takes what comes there
   std::atomic<bool> suspected_{false};  // it has left one for that
   std::uint64_t looked_at_ = 0;       // what the program had consumed then
   std::int64_t unread_since_ns_ = 0;  // and that there was more; 0: there was not
   std::int64_t look_pause_ns_ = kUnseenNs;
+  std::int64_t rests_until_ns_ = 0;   // not looked at before; 0: as soon as something has come
   std::int64_t past_since_ns_ = 0;    // bytes that are not the peer's library's stand on TCP
   std::int64_t past_at_ns_ = std::numeric_limits<std::int64_t>::max();  // to look again
 };

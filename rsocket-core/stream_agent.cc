@@ -22,6 +22,8 @@ constexpr std::uint64_t kMostMoved = 1 << 20;  // about what a socket holds
 
 void Stream::send_fin() noexcept {
   if (fin_sent_ || tx_ != Tx::kChannel || channel_ == nullptr) return;
+  // The peer is about to find bytes on TCP, and to leave for those: the end stands behind them.
+  if (wrote_past()) return;
   ControlMessage m;
   m.type = static_cast<std::uint8_t>(ControlType::kFin);
   m.value = channel_->tx_head();
@@ -165,7 +167,11 @@ void Stream::service_locked() noexcept {
       leave_or_give_up(channel_->failure());
     }
   }
-  if (unseen_) look_for_waits();
+  // Whether the other end knows is not known any more.
+  if (awaits_left() && channel_->failed() && !(resume_seen_ && is_told())) {
+    break_connection(ECONNRESET, channel_->failure());
+  }
+  if (watched_) look_for_waits();
   push_replay();
   finish_linger();
   if (state() == State::kOnTcp) settle_kernel_only();
@@ -204,12 +210,13 @@ StreamInterest Stream::interest() noexcept {
     case State::kOnChannel:
       want.tcp_in = !peer_closed() || follow_until_ns_ != 0;
       want.channel = !peer_closed() && (app_closed_ || pending_shut_wr_ ||
-                                       (unseen_ && unread_since_ns_ == 0) ||
+                                       (watched_ && unread_since_ns_ == 0 && rests_until_ns_ == 0) ||
                                        channel_->tx_posted() != channel_->tx_head());
       break;
     case State::kResuming:
       want.tcp_in = true;
       want.tcp_out = frames_wait() || resume_seen_;
+      want.channel = awaits_left();
       break;
     case State::kReset:
     case State::kClosed:

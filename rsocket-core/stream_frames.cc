@@ -79,6 +79,13 @@ void Stream::push_frames() noexcept {
 void Stream::scan_frames() noexcept {
   for (int round = 0; round < 4; ++round) {
     skip_verified();
+    if (awaits_left() && !resume_seen_) {
+      // What stands here is not looked at before the peer has said from where on it writes.
+      if (!tcp_peer_ended(fd())) return;
+      take_in_channel();
+      if (awaits_left() && !resume_seen_) tcp_ended(0);
+      return;
+    }
     if (boundary_ != kNoBoundary && resume_seen_ && verified_ == 0 && tcp_rx_ == boundary_ &&
         state() != State::kReset) {
       // More of what it gives back is to come, or the end.
@@ -401,8 +408,11 @@ void Stream::push_replay() noexcept {
   push_frames();
   if (frames_wait() || state() != State::kResuming) return;
   if (come_back_.filled < come_back_.size) return;  // it is still to come
+  if (awaits_left() && !is_told()) return;
   if (replay_at_ == 0 || replay_at_ < peer_consumed_) {
-    if (peer_consumed_ > channel_->tx_posted() || peer_consumed_ < channel_->tx_consumed()) {
+    // What we have said ourselves may be out of date: said_left_.
+    if (peer_consumed_ > channel_->tx_posted() ||
+        (peer_consumed_ < channel_->tx_consumed() && !said_left_)) {
       break_connection(ECONNRESET, Reason::kBadRequest);
       return;
     }

@@ -2,8 +2,8 @@
 // has libc to itself. Two things can be seen of it.
 //
 //   waiting     A stream is promoted when the program has waited for it by a call that came through here, or
-//               nothing says that it waits by another. One that nevertheless got a channel is watched: if bytes
-//               come and nobody takes them, it leaves.
+//               nothing says that it waits by another. On a channel it is watched: if bytes come, nobody takes
+//               them and the program waits by another call, it leaves.
 //   moving      The kernel's counters differ from the library's: no promotion. On a channel, bytes that the
 //               peer's library has not written come over TCP: it leaves.
 //
@@ -12,7 +12,8 @@
 //
 //   LEFT{value = what my program has read, consumed = what yours has}    I write the rest of mine to TCP now
 //
-// That takes shared memory, where each end knows what the other's program has consumed.
+// Over shared memory each end knows what the other's program has consumed. Over RDMA the other end answers with its
+// own LEFT, and no end reads or writes TCP before it has the other's.
 #include <linux/sockios.h>
 
 #include <algorithm>
@@ -45,7 +46,7 @@ Reason Stream::why_unseen() noexcept {
   if (!host_->sees_waits() || is_awaited()) return Reason::kNone;
   if (suspected_ || goes_past_.load(std::memory_order_relaxed)) return Reason::kUnseenWait;
   // Of one that has not been used there is nothing to be seen yet.
-  if ((!nonblocking() && !touched()) || !host_->waits_past(*this)) return Reason::kNone;
+  if ((!nonblocking() && !touched()) || !host_->waits_past(*this, false)) return Reason::kNone;
   if (is_awaited()) return Reason::kNone;  // by now: that is the call that was found
   note_goes_past();
   return Reason::kUnseenWait;
@@ -54,9 +55,16 @@ Reason Stream::why_unseen() noexcept {
 // ---- Leaving
 
 bool Stream::may_leave_by_message() const noexcept {
-  return state() == State::kOnChannel && channel_->outlives_peer() && !channel_->failed() &&
-         channel_->agreement().has(Feature::kLeft) && !peer_closed() && verified_ == 0 &&
-         tcp_rx_ == boundary_ && !frames_wait();
+  return state() == State::kOnChannel && !channel_->failed() && knows_left() && !peer_closed() &&
+         verified_ == 0 && tcp_rx_ == boundary_ && !frames_wait();
+}
+
+// On a channel: bytes on TCP that the library has not written. The program's end is not the kernel's there.
+bool Stream::wrote_past() const noexcept {
+  std::uint64_t written = 0;
+  std::uint64_t read = 0;
+  return tcp_counters(fd(), role_ == StreamRole::kConnect, written, read) &&
+         static_cast<std::int64_t>(written - tcp_tx_) > 0;
 }
 
 // What both ends of such a return do. `peer_consumed_` says from where on our ring goes to TCP.
@@ -73,7 +81,7 @@ void Stream::begin_return(Reason reason) noexcept {
   deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
   past_at_ns_ = kForever;
   past_since_ns_ = 0;
-  unseen_ = false;
+  watched_ = false;
   reset_if_killed(true);
   if (owed_ > 0) tcp_make_room(fd(), owed_);
 }
@@ -83,19 +91,28 @@ void Stream::leave_by_message(Reason reason) noexcept {
   begin_return(reason);
   channel_->all_consumed();  // looks
   peer_consumed_ = channel_->tx_consumed();
+  resume_seen_ = leaves_at_once();
+  say_left(reason);
+  if (state() != State::kResuming) return;
+  take_in_channel();  // it may have left at the same time
+  if (state() != State::kResuming) return;
+  if (leaves_at_once()) {
+    // Or be leaving as it usually does. Nobody would find its frame any more.
+    if (frame_stands_behind()) return break_connection(ECONNRESET, Reason::kBadRequest);
+    boundary_ = kNoBoundary;
+  }
+  wake_all();
+  push_replay();
+}
+
+void Stream::say_left(Reason reason) noexcept {
+  said_left_ = true;
   ControlMessage left;
   left.type = static_cast<std::uint8_t>(ControlType::kLeft);
   left.reason = static_cast<std::uint8_t>(reason);
   left.value = channel_->rx_consumed();
-  left.consumed = peer_consumed_;
-  if (!channel_->send_control(left)) return break_connection(ECONNRESET, Reason::kQpError);
-  take_in_channel();  // it may have left at the same time
-  if (state() != State::kResuming) return;
-  // Or be leaving as it usually does. Nobody would find its frame any more.
-  if (frame_stands_behind()) return break_connection(ECONNRESET, Reason::kBadRequest);
-  boundary_ = kNoBoundary;
-  wake_all();
-  push_replay();
+  left.consumed = peer_consumed_;  // over RDMA the channel's own: see wire.h
+  if (!channel_->send_control(left)) break_connection(ECONNRESET, Reason::kQpError);
 }
 
 // Whether a frame of the peer's is among what is unread in the kernel, at whatever place.
@@ -111,35 +128,56 @@ bool Stream::frame_stands_behind() noexcept {
 }
 
 void Stream::on_left(const ControlMessage& m) noexcept {
-  if (!channel_->agreement().has(Feature::kLeft) || !token_seen_ || !token_sent_) {
+  if (!knows_left() || !token_seen_ || !token_sent_) {
     channel_->fail(Reason::kBadRequest);
     return;
   }
-  // Where its program, or ours, has read on meanwhile, bytes would come twice.
-  const bool agrees = m.consumed == channel_->rx_consumed() && m.value >= channel_->tx_consumed() &&
+  // What our program has read on meanwhile comes twice; where both ends say LEFT, nothing does.
+  const std::uint64_t twice = leaves_at_once() ? channel_->rx_consumed() - m.consumed : 0;
+  const bool agrees = twice <= channel_->ring_bytes() && m.value >= channel_->tx_consumed() &&
                       m.value <= channel_->tx_head();
   const Reason reason = reason_from_wire(m.reason);
   slot_->peer_reason.store(static_cast<std::uint8_t>(reason), std::memory_order_relaxed);
   switch (state()) {
     case State::kOnChannel: {
-      if (!agrees) return break_connection(ECONNRESET, Reason::kUntrackedIo);
-      const bool ours = !shut_wr() && !kernel_counted_the_same();
+      const bool ours = (!shut_wr() || pending_shut_wr_) && !kernel_counted_the_same();
+      // Over RDMA our program's bytes on TCP may have overtaken those of the ring.
+      const bool in_order = leaves_at_once() || !ours || m.value == channel_->tx_head();
+      if (!agrees || !in_order) return break_connection(ECONNRESET, Reason::kUntrackedIo);
       begin_return(ours ? Reason::kUntrackedIo : Reason::kPeerLeft);
       peer_consumed_ = m.value;
+      if (!leaves_at_once()) say_left(leave_reason_);
+      if (state() != State::kResuming) return;
+      drop_twice(static_cast<std::size_t>(twice));
       skip_verified();
       wake_all();
       push_replay();
       return;
     }
     case State::kResuming:
-      // Both at once. Or it will not find our frame.
-      if (!agrees || !resume_seen_ || m.value != peer_consumed_) {
+      if (agrees && awaits_left() && !resume_seen_) {
+        peer_consumed_ = m.value;
+        resume_seen_ = true;
+        skip_verified();
+        wake_all();
+        return push_replay();
+      }
+      // Both at once, and bytes may have been read already of what it writes. Or it will not find our frame.
+      if (!agrees || twice > 0 || !resume_seen_ || m.value != peer_consumed_) {
         break_connection(ECONNRESET, Reason::kUntrackedIo);
       }
       return;
     default:
       return;  // it has closed, or is no more
   }
+}
+
+// As a copy of which the program has read all: it is dropped where it comes.
+void Stream::drop_twice(std::size_t n) noexcept {
+  again_ = Passage(nullptr, n);
+  again_.filled = again_.sent = n;
+  again_dropped_ = again_of_ring_ = 0;
+  again_ends_ = false;
 }
 
 // ---- How the bytes are moved
@@ -174,23 +212,34 @@ bool Stream::may_be_past() noexcept {
 
 // ---- How the program waits
 
-// The agent's, until a call is seen: asleep on the channel, then for a while when something has come.
+// The agent's: asleep on the channel, then for a while when something has come. Where a call was seen, it rests
+// while the program takes what comes.
 void Stream::look_for_waits() noexcept {
-  if (state() != State::kOnChannel || app_closed_ || peer_closed() || is_awaited()) {
-    unseen_ = false;
+  if (state() != State::kOnChannel || app_closed_ || peer_closed()) {
+    watched_ = false;
     if (past_since_ns_ == 0) past_at_ns_ = kForever;
     return;
   }
+  const std::int64_t now = sys::now_ns();
+  if (now < rests_until_ns_) {
+    past_at_ns_ = std::min(past_at_ns_, rests_until_ns_);
+    return;
+  }
+  rests_until_ns_ = 0;
   channel_->progress();
   const std::uint64_t consumed = channel_->rx_consumed();
   const bool unread = channel_->rx_head() != consumed || fin_at_ != kNoBoundary;
-  if (!unread || consumed != looked_at_) look_pause_ns_ = kUnseenNs;
-  if (!unread) {
+  const bool takes = consumed != std::exchange(looked_at_, consumed);
+  if (!unread || takes) look_pause_ns_ = kUnseenNs;
+  if (takes && is_awaited()) {
+    unread_since_ns_ = 0;
+    rests_until_ns_ = now + kSeenPauseNs;
+    past_at_ns_ = std::min(past_at_ns_, rests_until_ns_);
+  } else if (!unread) {
     unread_since_ns_ = 0;
     if (past_since_ns_ == 0) past_at_ns_ = kForever;
-  } else if (unread_since_ns_ == 0 || consumed != looked_at_) {
-    looked_at_ = consumed;
-    unread_since_ns_ = sys::now_ns();
+  } else {
+    if (unread_since_ns_ == 0 || takes) unread_since_ns_ = now;
     past_at_ns_ = std::min(past_at_ns_, unread_since_ns_ + look_pause_ns_);
   }
 }
@@ -201,17 +250,20 @@ void Stream::ask_who_waits() noexcept {
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
-    if (!unseen_ || unread_since_ns_ == 0) return;
+    if (!watched_ || unread_since_ns_ == 0) return;
     if (const std::int64_t at = unread_since_ns_ + look_pause_ns_; sys::now_ns() < at) {
       past_at_ns_ = std::min(past_at_ns_, at);
       return;
     }
   }
-  const bool waits = host_->waits_past(*this);
+  const bool awaited = is_awaited();
+  const bool waits = host_->waits_past(*this, awaited);
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
-  if (!unseen_ || state() != State::kOnChannel || channel_->rx_consumed() != looked_at_) return;
-  if (!waits || is_awaited()) {
+  if (!watched_ || state() != State::kOnChannel || channel_->rx_consumed() != looked_at_) return;
+  // A call may have begun meanwhile. And a thread in a receive would take a frame for the program's bytes.
+  const bool leaves_quietly = may_leave_by_message();
+  if (!waits || is_awaited() != awaited || (awaited && !leaves_quietly)) {
     unread_since_ns_ = sys::now_ns();
     look_pause_ns_ = std::min(2 * look_pause_ns_, kLongestUnseenNs);
     past_at_ns_ = std::min(past_at_ns_, unread_since_ns_ + look_pause_ns_);
@@ -219,8 +271,9 @@ void Stream::ask_who_waits() noexcept {
   }
   suspected_.store(true, std::memory_order_relaxed);
   note_goes_past();
+  if (awaited) pinned_ = true;  // it uses both ways: the next call that is seen proves nothing
   // What the peer has not read is its to say, by a frame.
-  if (may_leave_by_message() && channel_->all_consumed()) {
+  if (leaves_quietly) {
     leave_by_message(Reason::kUnseenWait);
   } else {
     leave(Reason::kUnseenWait);

@@ -99,7 +99,7 @@ Reason Stream::promotion_started(const Nonce& nonce) noexcept {
   known_to_agent_.store(true, std::memory_order_relaxed);
   nonce_ = nonce;
   peer_announced_ = answered_ = frozen_ = token_sent_ = token_seen_ = false;
-  resume_sent_ = resume_seen_ = wrote_since_freeze_ = false;
+  resume_sent_ = resume_seen_ = said_left_ = wrote_since_freeze_ = false;
   waits_for_reader_ = false;
   pending_shut_wr_ = false;
   peer_s_ = peer_consumed_ = 0;
@@ -305,8 +305,8 @@ void Stream::maybe_switched() noexcept {
   retries_ = room_pauses_ = 0;
   hurries_.store(0, std::memory_order_relaxed);
   switched_ns_ = sys::now_ns();
-  unseen_ = host_->sees_waits() && !is_awaited();
-  unread_since_ns_ = past_since_ns_ = 0;
+  watched_ = host_->sees_waits();
+  unread_since_ns_ = past_since_ns_ = rests_until_ns_ = 0;
   looked_at_ = 0;
   look_pause_ns_ = kUnseenNs;
   past_at_ns_ = kForever;

@@ -34,9 +34,12 @@ enum class Feature : std::uint32_t {
   // A return to TCP that a control message announces, and no frame (ControlType::kLeft): somebody may read
   // the TCP socket who would take a frame for bytes of the program's.
   kLeft = 1U << 1,
+  // The same over RDMA, where each end answers it with its own.
+  kLeftAnswered = 1U << 2,
 };
-inline constexpr std::uint32_t kFeatures =
-    static_cast<std::uint32_t>(Feature::kGivenBack) | static_cast<std::uint32_t>(Feature::kLeft);
+inline constexpr std::uint32_t kFeatures = static_cast<std::uint32_t>(Feature::kGivenBack) |
+                                           static_cast<std::uint32_t>(Feature::kLeft) |
+                                           static_cast<std::uint32_t>(Feature::kLeftAnswered);
 
 // What both ends of a promotion can do. A message's path has no room for more than the features that there are.
 struct Agreement {
@@ -115,9 +118,9 @@ enum class ControlType : std::uint8_t {
   kSwitchAck = 3,  // value = the S that is accepted
   kGiveUp = 4,     // the sender gave the promotion up before it wrote its token
   kFin = 5,        // value = ring offset after the last byte of the direction
-  kLeft = 6,       // shm only, where both know Feature::kLeft. The sender is on TCP from here on. value = ring
-                   // offset up to which its program has read, consumed = the same of the receiver's, whom it
-                   // gives the rest over TCP
+  kLeft = 6,       // where both know Feature::kLeft. The sender is on TCP from here on. value = ring offset up to
+                   // which its program has read; shm: consumed = the same of the receiver's, whom it gives the
+                   // rest over TCP; verbs: the receiver answers with its own (Feature::kLeftAnswered)
 };
 
 struct ControlMessage {

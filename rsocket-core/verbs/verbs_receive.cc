@@ -17,7 +17,7 @@ namespace {
 // Whether the fields that depend on nothing are as wire.h draws them.
 bool well_formed(const ControlMessage& message) noexcept {
   const bool known = message.type >= static_cast<std::uint8_t>(ControlType::kCredit) &&
-                     message.type <= static_cast<std::uint8_t>(ControlType::kFin);
+                     message.type <= static_cast<std::uint8_t>(ControlType::kLeft);
   const bool credit = message.type == static_cast<std::uint8_t>(ControlType::kCredit);
   const bool announces = message.type == static_cast<std::uint8_t>(ControlType::kSwitch);
   return known && message.zero16 == 0 && (message.proof == 0 || announces) &&

@@ -242,8 +242,9 @@ bool VerbsChannel::delivered() noexcept {
   MutexLock lock(send_mutex_);
   post_data();
   collect_sends();
-  if (failed() || tx_posted() != tx_head()) return false;
+  if (tx_posted() != tx_head()) return false;
   if (completed_sends_ >= last_stream_send_) return true;
+  if (failed()) return false;
   if (last_signalled_ < last_stream_send_ && send_slot_free(0)) {
     // A write of nothing: takes no receive, and completes after all before it.
     ibv_send_wr request{};

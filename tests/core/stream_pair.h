@@ -28,7 +28,7 @@ class QuietHost final : public StreamHost {
   void start_promotion(Stream&) noexcept override { ++asked; }
   void unwatch(Stream&, int) noexcept override {}
   bool sees_waits() noexcept override { return sees; }
-  bool waits_past(const Stream&) noexcept override {
+  bool waits_past(const Stream&, bool) noexcept override {
     if (meanwhile) meanwhile();
     return waits;
   }

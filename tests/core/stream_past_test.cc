@@ -1,5 +1,6 @@
 // What reaches the kernel past the library: bytes that a program moves on the TCP socket itself, and waits that no call
 // of the library's has seen.
+#include "rsocket-core/fault_channel.h"
 #include "rsocket-core/sys.h"
 #include "tests/core/stream_pair.h"
 
@@ -123,6 +124,124 @@ INSTANTIATE_TEST_SUITE_P(Ends, StreamPast, testing::Bool(), [](const testing::Te
   return test.param ? "Connector" : "Listener";
 });
 
+// As over RDMA: what the program of the other end has read is known by its own word alone.
+class StreamFar : public testing::TestWithParam<bool> {
+ protected:
+  StreamFar() : past(GetParam() ? p.a : p.b), other(GetParam() ? p.b : p.a) { Stream::note_goes_past(false); }
+  ~StreamFar() override { Stream::note_goes_past(false); }
+
+  // `script`: what goes wrong at the other end.
+  void promote(std::vector<Fault> script = {}) {
+    p.start();
+    auto [ca, cb] = make_shm_pair(p.ring_bytes);
+    p.a->channel_up(far(std::move(ca), GetParam() ? std::vector<Fault>{} : script), p.b_nonce);
+    p.b->channel_up(far(std::move(cb), GetParam() ? script : std::vector<Fault>{}), p.a_nonce);
+    ASSERT_TRUE(p.pump_until(
+        [&] { return p.a->state() == State::kOnChannel && p.b->state() == State::kOnChannel; }));
+  }
+  int past_fd() const { return GetParam() ? p.a_fd : p.b_fd; }
+  // What the other end's program reads until it has so much, or there is no more.
+  std::string read_by_other(std::size_t n) {
+    std::string got;
+    p.pump_until([&] {
+      const std::string more = recv_text(*other, n);
+      if (more[0] != '<') got += more;
+      return got.size() >= n || more.empty() || more == "<ECONNRESET>";
+    });
+    return got;
+  }
+
+  StreamPair p;
+  StreamPtr& past;   // whose program goes past its library
+  StreamPtr& other;
+
+ private:
+  static std::unique_ptr<Channel> far(std::unique_ptr<Channel> inner, std::vector<Fault> script) {
+    auto channel = std::make_unique<FaultChannel>(std::move(inner), std::move(script));
+    channel->set_agreement(agreement_with(Hello{}));
+    return channel;
+  }
+};
+
+TEST_P(StreamFar, BytesThatAreWrittenOnTcpArriveAndSoDoesTheAnswerThere) {
+  promote();
+  raw_send(past_fd(), "written on TCP");
+  EXPECT_EQ("written on TCP", read_by_other(14));
+  ASSERT_TRUE(p.pump_until([&] { return both_on_tcp(p); }));
+  EXPECT_EQ(Reason::kUntrackedIo, past->reason());
+  EXPECT_EQ(Reason::kUntrackedIo, other->reason());
+  EXPECT_EQ(6, send_text(*other, "answer"));
+  ASSERT_TRUE(readable(past_fd(), 1000));
+  EXPECT_EQ("answer", raw_recv(past_fd(), 100)) << "and nothing else: no frame";
+}
+
+TEST_P(StreamFar, BytesThatAreWrittenOnTcpComeBehindThoseOfTheRingAndInFrontOfTheEnd) {
+  promote();
+  EXPECT_EQ(6, send_text(*past, "first "));
+  raw_send(past_fd(), "second");
+  ASSERT_EQ(0, past->shutdown(SHUT_WR));
+  EXPECT_EQ("first second", read_by_other(100));
+}
+
+TEST_P(StreamFar, AProgramThatClosesBehindThemIsNotGoneBeforeTheyAreFound) {
+  promote();
+  EXPECT_EQ(6, send_text(*past, "first "));
+  raw_send(past_fd(), "second");
+  int& fd = GetParam() ? p.a_fd : p.b_fd;
+  past->close_by_program(false);
+  ::close(std::exchange(fd, -1));
+  EXPECT_EQ("first second", read_by_other(100));
+}
+
+TEST_P(StreamFar, WhatItsProgramNeverReadsOfTheRingComesOverTcp) {
+  promote();
+  EXPECT_EQ(6, send_text(*other, "pushed"));
+  raw_send(past_fd(), "request");
+  EXPECT_EQ("request", read_by_other(7));
+  ASSERT_TRUE(p.pump_until([&] { return both_on_tcp(p); }));
+  ASSERT_TRUE(readable(past_fd(), 1000));
+  EXPECT_EQ("pushed", raw_recv(past_fd(), 100));
+}
+
+TEST_P(StreamFar, BothEndsMayFindSuchBytesAtOnce) {
+  promote();
+  raw_send(p.a_fd, "from a");
+  raw_send(p.b_fd, "from b");
+  ASSERT_TRUE(p.pump_until([&] { return both_on_tcp(p); }));
+  EXPECT_EQ("from b", recv_text(*p.a, 100));
+  EXPECT_EQ("from a", recv_text(*p.b, 100));
+}
+
+TEST_P(StreamFar, BytesThatMayHaveOvertakenThoseOfTheRingAreNotGuessed) {
+  constexpr std::uint32_t kForLong = 1'000'000;
+  constexpr std::uint64_t kStepsOfAPromotion = 200;
+  promote({{FaultKind::kDelay, kStepsOfAPromotion, kForLong}});
+  for (std::uint64_t i = 0; i < kStepsOfAPromotion; ++i) other->service();
+  EXPECT_EQ(6, send_text(*past, "first "));
+  raw_send(past_fd(), "second");
+  EXPECT_EQ("first ", read_by_other(12)) << "and then a reset, not the wrong order";
+  EXPECT_EQ(State::kReset, past->state());
+  EXPECT_EQ(State::kReset, other->state());
+}
+
+TEST_P(StreamFar, WhatAThreadSurelyWaitsForPastTheLibraryComesOverTcp) {
+  p.host.sees = true;
+  p.a->note_awaited();
+  p.b->note_awaited();
+  promote();
+  EXPECT_EQ(6, send_text(*past, "unread"));
+  EXPECT_EQ(5, send_text(*other, "hello"));
+  p.host.waits = true;
+  ASSERT_TRUE(pump_with_deadlines(p, [&] { return both_on_tcp(p); }));
+  ASSERT_TRUE(readable(past_fd(), 1000));
+  EXPECT_EQ("hello", raw_recv(past_fd(), 100)) << "no frame";
+  EXPECT_EQ("unread", read_by_other(6));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ends, StreamFar, testing::Bool(), [](const testing::TestParamInfo<bool>& test) {
+  return test.param ? "Connector" : "Listener";
+});
+
 class StreamUnseen : public testing::Test {
  protected:
   StreamUnseen() { Stream::note_goes_past(false); }
@@ -176,11 +295,67 @@ TEST_F(StreamUnseen, OneWhoseProgramIsMerelyLateStaysOnItsChannel) {
   pump_with_deadlines(p, [&] { return sys::now_ns() >= until; });
   EXPECT_EQ(State::kOnChannel, p.a->state());
   EXPECT_EQ("hello", recv_text(*p.a, 100));
-  p.a->note_awaited();
+}
+
+// Calls that wait have been seen at both ends, and now a thread merely receives past the library.
+class StreamSeen : public StreamUnseen {
+ protected:
+  StreamSeen() {
+    p.host.sees = true;
+    p.a->note_awaited();
+    p.b->note_awaited();
+    p.promote();
+  }
+  void pump_for(std::int64_t ns) {
+    const std::int64_t until = sys::now_ns() + ns;
+    while (sys::now_ns() < until) pump_with_deadlines(p, [&] { return sys::now_ns() >= until; });
+  }
+  StreamPair p;
+};
+
+TEST_F(StreamSeen, WhatAThreadSurelyWaitsForPastTheLibraryComesOverTcpForGood) {
   p.host.waits = true;
-  EXPECT_EQ(5, send_text(*p.b, "again"));
-  pump_with_deadlines(p, [&] { return sys::now_ns() >= until + 3 * Stream::kUnseenNs; });
-  EXPECT_EQ(State::kOnChannel, p.a->state()) << "a call has been seen";
+  EXPECT_EQ(6, send_text(*p.a, "unread"));
+  EXPECT_EQ(5, send_text(*p.b, "hello"));
+  ASSERT_TRUE(pump_with_deadlines(p, [&] { return both_on_tcp(p); }));
+  EXPECT_EQ(Reason::kUnseenWait, p.a->reason());
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  EXPECT_EQ("hello", raw_recv(p.a_fd, 100)) << "no frame";
+  ASSERT_TRUE(readable(p.b_fd, 1000));
+  EXPECT_EQ("unread", raw_recv(p.b_fd, 100)) << "nor one here, where as much was unread";
+  p.a->note_awaited();
+  EXPECT_EQ(Reason::kUnseenWait, p.a->may_promote());
+}
+
+TEST_F(StreamSeen, OneThatIsReadStaysAndSoDoesOneWhoseProgramIsLate) {
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(5, send_text(*p.b, "hello"));
+    pump_for(3 * Stream::kUnseenNs);
+    EXPECT_EQ("hello", recv_text(*p.a, 100));
+    p.host.waits = true;  // of which nobody asks where all is read
+    pump_for(Stream::kSeenPauseNs);
+    p.host.waits = false;
+  }
+  EXPECT_EQ(State::kOnChannel, p.a->state());
+  EXPECT_EQ(State::kOnChannel, p.b->state());
+}
+
+TEST_F(StreamSeen, WhatIsReadOnInTheRingMeanwhileDoesNotComeTwice) {
+  p.host.waits = true;
+  EXPECT_EQ(10, send_text(*p.a, "0123456789"));
+  EXPECT_EQ(5, send_text(*p.b, "hello"));
+  for (int i = 0; i < 2000 && p.a->state() == State::kOnChannel; ++i) {
+    p.a->service();
+    if (p.a->interest().deadline_ns <= sys::now_ns()) p.a->deadline_passed();
+    poll(nullptr, 0, 1);
+  }
+  EXPECT_EQ("0123", recv_text(*p.b, 4)) << "before it hears of it";
+  p.host.waits = false;
+  ASSERT_TRUE(p.pump_until([&] { return both_on_tcp(p); }));
+  EXPECT_EQ("456789", recv_text(*p.b, 100));
+  EXPECT_EQ(5, send_text(*p.a, "after"));
+  ASSERT_TRUE(readable(p.b_fd, 1000));
+  EXPECT_EQ("after", recv_text(*p.b, 100));
 }
 
 }  // namespace

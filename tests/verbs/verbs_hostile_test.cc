@@ -147,7 +147,7 @@ TEST_F(VerbsHostileTest, ControlMessagesThatCannotBeEndTheChannel) {
     });
   };
   EXPECT_EQ(control([](ControlMessage& m) { m.type = 0; }), Reason::kBadRequest);
-  EXPECT_EQ(control([](ControlMessage& m) { m.type = 6; }), Reason::kBadRequest);
+  EXPECT_EQ(control([](ControlMessage& m) { m.type = 7; }), Reason::kBadRequest);
   EXPECT_EQ(control([](ControlMessage& m) { m.reason = 200; }), Reason::kBadRequest);
   EXPECT_EQ(control([](ControlMessage& m) { m.zero16 = 1; }), Reason::kBadRequest);
   EXPECT_EQ(control([](ControlMessage& m) {
