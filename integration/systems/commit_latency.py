@@ -1,4 +1,4 @@
-"""What galera_latency and group_latency have in common: one load, under which a group's streams move in turns."""
+"""What galera_latency and group_latency share: one load, under which a group's streams move in turns."""
 
 import argparse
 import subprocess
@@ -17,14 +17,8 @@ def parser(description):
     return made
 
 
-def measure(host, written, members, options):
-    """Whether all could be measured. `written` is the member that takes the load."""
-    statuses = [alternate(host, written, members, threads, options) for threads in options.threads]
-    return not any(statuses)
-
-
 def alternate(host, written, members, threads, options):
-    """The exit status of `ringroad ab`, whose table is printed."""
+    """Prints the table of `ringroad ab`, under a load of `written`; whether it could measure."""
     load = load_for(written).command(WORKLOAD, threads, SEED, more=["--report-interval=1"])
     print(f"\n{threads} threads, {WORKLOAD}", flush=True)
     done = subprocess.run(
@@ -33,7 +27,7 @@ def alternate(host, written, members, threads, options):
          "--", *load], stdout=subprocess.PIPE, text=True, check=False)
     # What sysbench says each second is the load's; the tables are ours.
     print(done.stdout[done.stdout.find("ROUND"):] if "ROUND" in done.stdout else done.stdout)
-    return done.returncode
+    return done.returncode == 0
 
 
 def tell(sums):
