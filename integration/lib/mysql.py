@@ -9,7 +9,7 @@ from . import mariadb, processes, roots, servers
 
 ROOT = "sid"
 USER, PASSWORD, DATABASE = mariadb.USER, mariadb.PASSWORD, mariadb.DATABASE
-START_S = 60
+START_S = 120
 INITIALISE_S = 180
 SMALL = ("--innodb-buffer-pool-size=32M", "--innodb-redo-log-capacity=16M",
          # A server that is killed keeps what it has committed; in memory that costs little.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lib import mysql, roots
 from versions import previous
 
 from . import guide as page
@@ -22,12 +23,13 @@ RUN = support.ROOT / "integration" / "softroce" / "run"
 ONE, TWO = HERE / "inside_one_host.py", HERE / "inside_two_hosts.py"
 PEER, GUIDE = HERE / "inside_peer.py", HERE / "inside_guide.py"
 FAULTS, GALERA = HERE / "inside_faults.py", HERE / "inside_galera.py"
+MYSQL = HERE / "inside_mysql.py"  # boots with GALERA
 # Boot with ONE, before it: at the end of that a device is gone.
 DOCTOR, PROGRAMS = HERE / "inside_doctor.py", HERE / "inside_programs.py"
 VERSIONS = HERE.parent / "versions" / "inside_versions.py"
 BENCH, NET = HERE / "inside_bench.py", HERE / "inside_bench_net.py"
 # About three times what they take by themselves.
-LIMIT_S = {ONE: 1200, GUIDE: 650, FAULTS: 500, GALERA: 950}
+LIMIT_S = {ONE: 1200, GUIDE: 650, FAULTS: 500, GALERA: 1300}
 PATIENCE = 4
 pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
@@ -40,7 +42,7 @@ def names_in(path):
 class Boot:
     """The results of files of tests, by node."""
 
-    def __init__(self, path, out, hosts=1, layout="pair", before=()):
+    def __init__(self, path, out, hosts=1, layout="pair", before=(), variables=None):
         support.prepared_data()
         files = " ".join(f"'{file}'" for file in (*before, path))
         command = (f"cd '{support.ROOT}' && exec /usr/bin/python3 -m pytest -v -p no:cacheprovider "
@@ -49,7 +51,7 @@ class Boot:
             [RUN, "--hosts", str(hosts), "--layout", layout, "--out", out,
              "--timeout", str(LIMIT_S[path]), "--verbose", "--", "bash", "-c", command],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            env={**environment(), "RINGROAD_TEST_PATIENCE": str(PATIENCE)})
+            env={**environment(), "RINGROAD_TEST_PATIENCE": str(PATIENCE), **(variables or {})})
         self.output = done.stdout
         self.status = done.returncode
         self._results = [out / "results.xml"] if hosts == 1 else \
@@ -73,7 +75,8 @@ def environment():
     """This one without what would preload or redirect; the machine sets its own."""
     return {name: value for name, value in os.environ.items()
             if not name.startswith("RINGROAD_")
-            or name.startswith(("RINGROAD_MUSTHOLD_", "RINGROAD_KERNEL_", "RINGROAD_TEST_"))}
+            or name.startswith(("RINGROAD_MUSTHOLD_", "RINGROAD_KERNEL_", "RINGROAD_TEST_",
+                                "RINGROAD_ROOTS"))}
 
 
 @pytest.fixture(name="one_host", scope="module")
@@ -103,9 +106,23 @@ def fixture_faults(tmp_path_factory):
     return Boot(FAULTS, tmp_path_factory.mktemp("faults") / "out")
 
 
-@pytest.fixture(name="galera", scope="module")
-def fixture_galera(tmp_path_factory):
-    return Boot(GALERA, tmp_path_factory.mktemp("galera") / "out")
+@pytest.fixture(name="no_mysql", scope="module")
+def fixture_no_mysql():
+    """Why there is no MySQL, or nothing."""
+    try:
+        roots.ensure(mysql.ROOT)
+    except roots.Unavailable as reason:
+        return f"root {mysql.ROOT}: {reason}"
+    return ""
+
+
+@pytest.fixture(name="groups", scope="module")
+def fixture_groups(tmp_path_factory, no_mysql):
+    work = tmp_path_factory.mktemp("groups")
+    if no_mysql:
+        return Boot(GALERA, work / "out")
+    return Boot(GALERA, work / "out", before=[MYSQL],
+                variables={"RINGROAD_TEST_MYSQL_DATA": str(mysql.prepare(work))})
 
 
 @pytest.mark.parametrize("name", names_in(DOCTOR))
@@ -159,7 +176,14 @@ def test_with_faults(faults, name):
     faults.check(name)
 
 
+@pytest.mark.parametrize("name", names_in(MYSQL))
+def test_of_mysql(no_mysql, request, name):
+    if no_mysql:
+        pytest.skip(no_mysql)
+    request.getfixturevalue("groups").check(name)
+
+
 @needs_galera
 @pytest.mark.parametrize("name", names_in(GALERA))
-def test_three_galera_nodes(galera, name):
-    galera.check(name)
+def test_three_galera_nodes(groups, name):
+    groups.check(name)
