@@ -1,6 +1,6 @@
 # Compiles for aarch64 on another architecture:
 #
-#   apt-get install g++-aarch64-linux-gnu qemu-user-static
+#   apt-get install g++-aarch64-linux-gnu qemu-user
 #   integration/lib/roots.py bookworm-arm64          # its libraries and headers, in build/roots
 #   cmake -S . -B build/aarch64 -G Ninja -DCMAKE_TOOLCHAIN_FILE=packaging/toolchains/aarch64.cmake \
 #         -DCMAKE_SYSROOT=$PWD/build/roots/bookworm-arm64
@@ -9,7 +9,7 @@ set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L ${CMAKE_SYSROOT})
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L ${CMAKE_SYSROOT})
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)

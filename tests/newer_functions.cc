@@ -1,7 +1,8 @@
-// What the scenarios call and glibc 2.17 lacks. Preloaded, the library answers; plain, libc does, or the kernel where
+// What tests call and glibc 2.17 lacks. Preloaded, the library answers; plain, libc does, or the kernel where
 // libc has no such function.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstdarg>
+#include <cstddef>
 #include <cstdint>
 
 namespace {
@@ -28,6 +30,8 @@ auto* const the_epoll_pwait2 =
 auto* const the_execveat = newer<int(int, const char*, char* const*, char* const*, int)>("execveat");
 auto* const the_fcntl64 = newer<int(int, int, ...)>("fcntl64");
 auto* const the_gettid = newer<pid_t()>("gettid");
+auto* const the_mallinfo = newer<struct mallinfo()>("mallinfo");
+auto* const the_mallinfo2 = newer<struct mallinfo2()>("mallinfo2");
 auto* const the_pidfd_getfd = newer<int(int, int, unsigned)>("pidfd_getfd");
 auto* const the_pidfd_open = newer<int(pid_t, unsigned)>("pidfd_open");
 auto* const the_preadv2 = newer<Vectored>("preadv2");
@@ -49,7 +53,7 @@ ssize_t vectored(long number, int fd, const iovec* pieces, int count, off64_t at
 // NOLINTBEGIN(bugprone-reserved-identifier): the names are libc's
 extern "C" {
 
-pid_t _Fork() noexcept { return the_fork != nullptr ? the_fork() : kernel(SYS_fork); }
+pid_t _Fork() noexcept { return the_fork != nullptr ? the_fork() : kernel(SYS_clone, SIGCHLD, 0L, 0L, 0L, 0L); }
 
 int close_range(unsigned first, unsigned last, int flags) noexcept {
   return the_close_range != nullptr ? the_close_range(first, last, flags)
@@ -82,6 +86,16 @@ int fcntl64(int fd, int command, ...) {
 }
 
 pid_t gettid() noexcept { return the_gettid != nullptr ? the_gettid() : kernel(SYS_gettid); }
+
+// As far as the older one knows, in its smaller numbers.
+struct mallinfo2 mallinfo2() noexcept {
+  if (the_mallinfo2 != nullptr) return the_mallinfo2();
+  const struct mallinfo older = the_mallinfo();
+  const auto number = [](int value) { return static_cast<std::size_t>(static_cast<unsigned>(value)); };
+  return {number(older.arena),    number(older.ordblks),  number(older.smblks),   number(older.hblks),
+          number(older.hblkhd),   number(older.usmblks),  number(older.fsmblks),  number(older.uordblks),
+          number(older.fordblks), number(older.keepcost)};
+}
 
 int pidfd_getfd(int pidfd, int fd, unsigned flags) noexcept {
   return the_pidfd_getfd != nullptr ? the_pidfd_getfd(pidfd, fd, flags) : kernel(SYS_pidfd_getfd, pidfd, fd, flags);
