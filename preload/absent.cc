@@ -105,6 +105,10 @@ int pidfd_getfd(int pidfd, int fd, unsigned flags) {
   return static_cast<int>(sys::call(SYS_pidfd_getfd, pidfd, fd, flags));
 }
 
+int memfd_create(const char* name, unsigned flags) {
+  return static_cast<int>(sys::call(SYS_memfd_create, name, flags));
+}
+
 int execveat(int dirfd, const char* path, char* const argv[], char* const envp[], int flags) {
   return static_cast<int>(sys::call(SYS_execveat, dirfd, path, argv, envp, flags));
 }

@@ -46,6 +46,7 @@ int lio_listio(int mode, aiocb* const requests[], int count, sigevent* event);
 int epoll_pwait2(int epfd, epoll_event* events, int max, const timespec* timeout, const sigset_t* mask);
 int fcntl64(int fd, int cmd, long arg);
 int pidfd_getfd(int pidfd, int fd, unsigned flags);
+int memfd_create(const char* name, unsigned flags);
 int execveat(int dirfd, const char* path, char* const argv[], char* const envp[], int flags);
 void _exit(int status);
 void jump(__jmp_buf_tag* buffer, int value);
@@ -69,6 +70,7 @@ RINGROAD_OWN(lio_listio, lio_listio)
 RINGROAD_OWN(epoll_pwait2, epoll_pwait2)
 RINGROAD_OWN(fcntl64, fcntl64)
 RINGROAD_OWN(pidfd_getfd, pidfd_getfd)
+RINGROAD_OWN(memfd_create, memfd_create)
 RINGROAD_OWN(execveat, execveat)
 RINGROAD_OWN(_exit, _exit)
 RINGROAD_OWN(_Exit, _exit)

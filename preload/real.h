@@ -5,6 +5,7 @@
 #pragma once
 
 #include <aio.h>
+#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>

@@ -622,10 +622,13 @@ bool own_limit(rlimit& most) noexcept {
   return sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &most) == 0;
 }
 
+// For calls that the library does not see, and for as many as one message can bring.
+constexpr rlim_t kMostReserved = 1024;
+
 // Where the hard limit is higher the library's own are above the soft one (above_limit.h).
 int nearness(const rlimit& most) noexcept {
   if (most.rlim_cur < most.rlim_max || most.rlim_cur >= static_cast<rlim_t>(kNoLimit)) return kNoLimit;
-  return static_cast<int>(most.rlim_cur - most.rlim_cur / 4);
+  return static_cast<int>(most.rlim_cur - std::min(most.rlim_cur / 4, kMostReserved));
 }
 
 // The process is the kernel's from now on, and its descriptors are the program's, as far as that can be.
@@ -669,7 +672,7 @@ bool gives_way(int number) noexcept {
 void come_near(int number) noexcept {
   const int saved = errno;
   rlimit most{};
-  if (own_limit(most)) {
+  if (own_limit(most) && owns_memory()) {
     // The program may have another limit by now.
     near_limit.store(nearness(most), std::memory_order_relaxed);
     if (number >= near_limit.load(std::memory_order_relaxed)) give_back_descriptors();

@@ -18,6 +18,7 @@
 #include "preload/cancellation.h"
 #include "preload/fresh.h"
 #include "preload/real.h"
+#include "preload/room.h"
 #include "preload/runtime.h"
 #include "rsocket-core/stream_short.h"
 #include "rsocket-core/sys.h"
@@ -452,6 +453,22 @@ void hand_back(int fd) {
   if (descriptors::managed(fd)) cancellation::no_point<pin>(fd);
 }
 
+// The kernel drops those that a message brings beyond the limit, so room is made before.
+RR_NOINLINE ssize_t receive_descriptors(int fd, msghdr* msg, int flags) {
+  const ssize_t result = real().recvmsg(fd, msg, flags);
+  if (result < 0) return result;
+  int last = -1;
+  for (cmsghdr* part = CMSG_FIRSTHDR(msg); part != nullptr; part = CMSG_NXTHDR(msg, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t bytes = part->cmsg_len - CMSG_LEN(0);
+    if (bytes < sizeof last) continue;
+    // The kernel has taken the lowest number for each of them in turn.
+    std::memcpy(&last, CMSG_DATA(part) + bytes / sizeof last * sizeof last - sizeof last, sizeof last);
+  }
+  room::look_at(last);
+  return result;
+}
+
 }  // namespace
 
 // ---- in
@@ -484,7 +501,9 @@ ssize_t rr_recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* addr, sock
 }
 
 ssize_t rr_recvmsg(int fd, msghdr* msg, int flags) {
-  if (!descriptors::managed(fd)) return real().recvmsg(fd, msg, flags);
+  if (!descriptors::managed(fd)) {
+    return room::is_looked_at() ? receive_descriptors(fd, msg, flags) : real().recvmsg(fd, msg, flags);
+  }
   return cancellation::point<stream_recvmsg>(fd, msg, flags);
 }
 

@@ -15,6 +15,7 @@
 #include "preload/cancellation.h"
 #include "preload/lent_memory.h"
 #include "preload/real.h"
+#include "preload/room.h"
 #include "preload/runtime.h"
 #include "rsocket-core/sys.h"
 
@@ -279,7 +280,14 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
 }
 
 // Which calls go there at all: most are none of the library's business.
-enum class Look : std::uint8_t { kNever, kIfManaged, kAlways, kLendsMemory };
+enum class Look : std::uint8_t {
+  kNever,
+  kIfManaged,
+  kAlways,
+  kMakes,
+  kMakesLimited,  // as many as the user may have, which EMFILE says too
+  kLendsMemory,
+};
 
 // Their first argument is the only descriptor, and what they do to one that is not known here is
 // the kernel's affair.
@@ -318,11 +326,36 @@ constexpr long kLenders[] = {
     SYS_vfork,
 #endif
 };
+// They make descriptors that are never streams (wrap_making.cc).
+constexpr long kMakers[] = {
+    SYS_openat,        SYS_openat2,    SYS_open_by_handle_at, SYS_pipe2,        SYS_socketpair,
+    SYS_eventfd2,      SYS_signalfd4,  SYS_epoll_create1,     SYS_memfd_create, SYS_timerfd_create,
+    SYS_pidfd_open,    SYS_userfaultfd,
+#ifdef SYS_open
+    SYS_open,
+    SYS_creat,
+    SYS_pipe,
+    SYS_eventfd,
+    SYS_signalfd,
+    SYS_epoll_create,
+#endif
+};
+constexpr long kLimitedMakers[] = {
+    SYS_inotify_init1,
+    SYS_fanotify_init,
+#ifdef SYS_inotify_init
+    SYS_inotify_init,
+#endif
+};
 constexpr auto kLooks = [] {
   std::array<Look, kNumbers> looks{};
   for (const long number : kOfADescriptor)
     looks[static_cast<std::size_t>(number)] = Look::kIfManaged;
   for (const long number : kOthers) looks[static_cast<std::size_t>(number)] = Look::kAlways;
+  for (const long number : kMakers) looks[static_cast<std::size_t>(number)] = Look::kMakes;
+  for (const long number : kLimitedMakers) {
+    looks[static_cast<std::size_t>(number)] = Look::kMakesLimited;
+  }
   for (const long number : kLenders) {
     looks[static_cast<std::size_t>(number)] = Look::kLendsMemory;
   }
@@ -343,6 +376,16 @@ RR_NOINLINE long look_and_call(long number, long a, long b, long c, long d, long
   return real().syscall(number, a, b, c, d, e, f);
 }
 
+RR_NOINLINE long make(long number, long a, long b, long c, long d, long e, long f) {
+  const long result = real().syscall(number, a, b, c, d, e, f);
+  if (hardly_ever(result < 0)) {
+    const bool again = look_at(number) == Look::kMakes && room::came_free();
+    return again ? real().syscall(number, a, b, c, d, e, f) : result;
+  }
+  room::look_at(static_cast<int>(result));
+  return result;
+}
+
 }  // namespace
 
 // No frame here while libc makes the call: a child that has this memory may return over it.
@@ -352,6 +395,9 @@ long rr_syscall(long number, long a, long b, long c, long d, long e, long f) {
   if (look == Look::kIfManaged ? descriptors::managed(static_cast<int>(a))
                                : look == Look::kAlways) {
     return look_and_call(number, a, b, c, d, e, f);
+  }
+  if (look == Look::kMakes || look == Look::kMakesLimited) {
+    return make(number, a, b, c, d, e, f);
   }
   if (look == Look::kLendsMemory) rr_memory_was_lent.store(true, std::memory_order_relaxed);
   return real().syscall(number, a, b, c, d, e, f);

@@ -91,11 +91,11 @@ class Host:
             raise processes.ProcessError(f"{problem}: {dict(states)}, refused {refused}") from None
 
     def server(self, name, prepared, preload=None, address="127.0.0.1", native_aio=True,
-               options=()):
+               options=(), program=mariadb.PROGRAM):
         """A MariaDB server for hundreds of clients that connect at once."""
         return mariadb.MariaDb(name, prepared, self.directory, address, free_port(address),
                                preload, native_aio, (*FOR_HUNDREDS, *options),
-                               processes.patient(mariadb.START_TIMEOUT_S))
+                               processes.patient(mariadb.START_TIMEOUT_S), program)
 
 
 def descriptors(pid):

@@ -182,6 +182,15 @@ TEST_F(AbsentTest, AThreadThatWaitsInOneCanBeCancelled) {
   EXPECT_EQ(result, PTHREAD_CANCELED);
 }
 
+TEST_F(AbsentTest, MemfdCreateMakesAFile) {
+  const int fd = old.memfd_create("file", MFD_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(sys::write(fd, "bytes", 5), 5);
+  sys::close(fd);
+  EXPECT_EQ(old.memfd_create(nullptr, 0), -1);
+  EXPECT_EQ(errno, EFAULT);
+}
+
 TEST_F(AbsentTest, Fcntl64IsFcntl) { EXPECT_EQ(old.fcntl64(0, F_GETFD, 0), sys::fcntl(0, F_GETFD)); }
 
 TEST_F(AbsentTest, PidfdGetfdAnswersAsTheKernelDoes) {

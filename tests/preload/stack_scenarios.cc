@@ -2,6 +2,7 @@
 // with a few kilobytes. Measured by a thread on painted memory: how deep the paint is gone after the call.
 #include <aio.h>
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -436,7 +437,67 @@ const char* const kNone = "/nowhere/at/all";
 char none_of[] = "none";
 char* const kArguments[] = {none_of, nullptr};
 
+// Each makes a descriptor, or two, and closes it.
+void open_null(Call& c) { ::close(c.as<decltype(::open)>()("/dev/null", O_RDONLY)); }
+void open_null_at(Call& c) { ::close(c.as<decltype(::openat)>()(AT_FDCWD, "/dev/null", O_RDONLY)); }
+void create_null(Call& c) { ::close(c.as<int(const char*, mode_t)>()("/dev/null", 0600)); }
+void fopen_null(Call& c) {
+  if (std::FILE* const file = c.as<std::FILE*(const char*, const char*)>()("/dev/null", "re")) std::fclose(file);
+}
+void close_both(const int (&ends)[2]) {
+  for (const int end : ends) ::close(end);
+}
+
 const Measured kOthers[] = {
+    {"open", open_null},
+    {"open64", open_null},
+    {"__open", open_null},
+    {"__open64", open_null},
+    {"__open_2", open_null},
+    {"__open64_2", open_null},
+    {"openat", open_null_at},
+    {"openat64", open_null_at},
+    {"__openat_2", open_null_at},
+    {"__openat64_2", open_null_at},
+    {"creat", create_null},
+    {"creat64", create_null},
+    {"fopen", fopen_null},
+    {"fopen64", fopen_null},
+    {"opendir",
+     [](Call& c) {
+       if (DIR* const directory = c.as<DIR*(const char*)>()("/")) ::closedir(directory);
+     }},
+    {"pipe",
+     [](Call& c) {
+       int ends[2] = {-1, -1};
+       c.value = c.as<int(int*)>()(ends);
+       close_both(ends);
+     }},
+    {"pipe2",
+     [](Call& c) {
+       int ends[2] = {-1, -1};
+       c.value = c.as<int(int*, int)>()(ends, O_CLOEXEC);
+       close_both(ends);
+     }},
+    {"socketpair",
+     [](Call& c) {
+       int ends[2] = {-1, -1};
+       c.value = c.as<int(int, int, int, int*)>()(AF_UNIX, SOCK_STREAM, 0, ends);
+       close_both(ends);
+     }},
+    {"eventfd", [](Call& c) { ::close(c.as<int(unsigned, int)>()(0, 0)); }},
+    {"epoll_create", [](Call& c) { ::close(c.as<int(int)>()(1)); }},
+    {"epoll_create1", [](Call& c) { ::close(c.as<int(int)>()(0)); }},
+    {"timerfd_create", [](Call& c) { ::close(c.as<int(int, int)>()(CLOCK_MONOTONIC, 0)); }},
+    {"signalfd",
+     [](Call& c) {
+       sigset_t none;
+       ::sigemptyset(&none);
+       ::close(c.as<int(int, const sigset_t*, int)>()(-1, &none, 0));
+     }},
+    {"inotify_init", [](Call& c) { ::close(c.as<int()>()()); }},
+    {"inotify_init1", [](Call& c) { ::close(c.as<int(int)>()(0)); }},
+    {"memfd_create", [](Call& c) { ::close(c.as<int(const char*, unsigned)>()("none", 0)); }},
     {"socket", [](Call& c) { ::close(c.as<decltype(::socket)>()(AF_INET, SOCK_STREAM, 0)); }},
     {"listen",
      [](Call& c) {

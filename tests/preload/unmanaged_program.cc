@@ -96,6 +96,11 @@ ROW(syscall_recvfrom) {
   TIMES(syscall(SYS_recvfrom, pair[0], &byte, 1, MSG_DONTWAIT, nullptr, nullptr));
 }
 ROW(dup_close) { TIMES(close(dup(pair[0]))); }
+ROW(open_close) { TIMES(close(open("/", O_PATH | O_CLOEXEC))); }
+ROW(pipe_close) {
+  int ends[2] = {-1, -1};
+  TIMES((need(pipe(ends) == 0), close(ends[0]), close(ends[1])));
+}
 
 int main(int argc, char** argv) {
   const int calls = argc > 1 ? std::atoi(argv[1]) : 0;
@@ -105,7 +110,7 @@ int main(int argc, char** argv) {
   for (const auto row :
        {row_recv, row_read, row_send, row_setsockopt, row_fcntl, row_ioctl, row_poll, row_select,
         row_epoll_wait, row_epoll_wait_timed, row_epoll_ctl_mod, row_epoll_ctl_add_del,
-        row_syscall_gettid, row_syscall_recvfrom, row_dup_close}) {
+        row_syscall_gettid, row_syscall_recvfrom, row_dup_close, row_open_close, row_pipe_close}) {
     row(calls);
   }
   return 0;

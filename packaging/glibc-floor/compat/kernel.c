@@ -1,6 +1,5 @@
 // System calls that glibc has functions for since 2.25 and 2.27.
 #include <stddef.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -8,10 +7,6 @@
 
 ssize_t getrandom(void* to, size_t length, unsigned flags) {
   return syscall(SYS_getrandom, to, length, flags);
-}
-
-int memfd_create(const char* name, unsigned flags) {
-  return (int)syscall(SYS_memfd_create, name, flags);
 }
 
 ssize_t copy_file_range(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t length,
