@@ -53,8 +53,12 @@ std::uint64_t magic() noexcept {
   return drawn;
 }
 
-bool is_of_inner_instance(const epoll_event& event) noexcept {
-  return (event.data.u64 & ~kTagIndex) == magic();
+// The inner instance's event; null: it is not there.
+epoll_event* find_inner(epoll_event* events, int count) noexcept {
+  for (int i = 0; i < count; ++i) {
+    if ((events[i].data.u64 & ~kTagIndex) == magic()) return events + i;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -105,11 +109,10 @@ EpollSet::EpollSet(int epfd, const Calls& calls, int inner, int wake) noexcept
       wake_(wake) {}
 
 std::uint64_t EpollSet::hide(epoll_event* events, int& count) noexcept {
-  epoll_event* const end = events + count;
-  epoll_event* const inner = std::find_if(events, end, is_of_inner_instance);
-  if (inner == end) return 0;
+  epoll_event* const inner = find_inner(events, count);
+  if (inner == nullptr) return 0;
   const std::uint64_t tag = inner->data.u64;
-  std::copy(inner + 1, end, inner);
+  std::copy(inner + 1, events + count, inner);
   --count;
   return tag;
 }
@@ -773,9 +776,13 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
     }
     const bool full = m == max - n;
     // The kernel's batch is in the order of arrival: what streams have to tell came when the inner instance did.
-    epoll_event* const place = std::find_if(out + n, out + n + m, is_of_inner_instance);
-    const bool news = hide(out + n, m) != 0;
-    if (news) has_news();
+    epoll_event* const place = find_inner(out + n, m);
+    const bool news = place != nullptr;
+    if (news) {
+      std::copy(place + 1, out + n + m, place);
+      --m;
+      has_news();
+    }
     n += m;
     if (news && full) {
       // Ours had the place of another's, which the program may have no other chance to hear of.
@@ -787,7 +794,7 @@ int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns
       MutexLock lock(mutex_);
       moved_ = false;
       const int streams = collect(number, out + n, max - n, n > 0);
-      if (news) std::rotate(place, out + n, out + n + streams);
+      if (news && place != out + n) std::rotate(place, out + n, out + n + streams);
       n += streams;
       if (n == 0 && moved_) continue;  // the kernel has it to tell
     }

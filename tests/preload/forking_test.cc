@@ -419,13 +419,14 @@ TEST_F(ForkingTest, ProcessesThatHaveNothingToDoSleep) {
     ASSERT_TRUE(promoted(worker, clients.back()));
   }
   ASSERT_EQ(processes.size(), 3U);
-  // What there is to do ends some time; then nothing may begin by itself.
+  // What there is to do ends some time, and a second after that the last look at a channel; then nothing may begin by
+  // itself.
   const auto pause = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
   const auto until = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
   for (std::uint64_t before = 0, now = 1; before != now; now = sleeps(processes)) {
     ASSERT_LT(Clock::now(), until);
     before = now;
-    pause(300);
+    pause(1500);
   }
   const std::uint64_t before = sleeps(processes);
   pause(2000);

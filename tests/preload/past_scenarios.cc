@@ -284,6 +284,7 @@ SCENARIO(a_close_behind_what_was_written_past_libc, 0) {
 // As a plug-in that was opened with RTLD_DEEPBIND, and as Python's ctypes.
 SCENARIO(libcs_own_functions_by_a_handle_of_it, 0) {
   const int fd = a.stream();
+  settle_by_libc(a, fd);
   converse(a, fd, 6);
   void* const libc = ::dlopen("libc.so.6", RTLD_NOW);
   const auto write = reinterpret_cast<decltype(&::write)>(::dlsym(libc, "write"));
