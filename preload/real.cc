@@ -1,6 +1,7 @@
 #include "preload/real.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 
 #include <cerrno>
 
@@ -22,9 +23,19 @@ long unbound_syscall(long number, long a, long b, long c, long d, long e, long f
   return sys::call(number, a, b, c, d, e, f);
 }
 
+// And it opens a file by these, where the kernel has no open(2).
+int unbound_open(const char* path, int flags, mode_t mode) {
+  return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, flags, mode));
+}
+int unbound_openat(int directory, const char* path, int flags, mode_t mode) {
+  return static_cast<int>(sys::call(SYS_openat, directory, path, flags, mode));
+}
+
 constexpr Real unbound() noexcept {
   Real all;
   all.syscall = unbound_syscall;
+  all.open = unbound_open;
+  all.openat = unbound_openat;
   return all;
 }
 

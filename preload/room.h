@@ -10,21 +10,25 @@
 #include "preload/cancellation.h"
 #include "preload/real.h"
 #include "preload/runtime.h"
+#include "rsocket-core/signals.h"
 
 namespace ringroad::preload::room {
+
+// What the library itself opens is given back with the rest. And a handler of a fault may have interrupted who has
+// a lock.
+inline bool may_give_back() { return !cancellation::inside && signals::thread_state.depth == 0; }
 
 inline bool come_near(int number) noexcept {
   runtime::come_near(number);
   return true;
 }
 RR_NOINLINE inline void note_near(int number) {
-  // What the library itself opens is given back with the rest.
-  if (!cancellation::inside) cancellation::no_point<come_near>(number);
+  if (may_give_back()) cancellation::no_point<come_near>(number);
 }
 
 // A call has failed, with its errno. True: the library had what it lacked, and it is to be made again.
 RR_NOINLINE inline bool came_free() {
-  return errno == EMFILE && !cancellation::inside && cancellation::no_point<runtime::made_room>();
+  return errno == EMFILE && may_give_back() && cancellation::no_point<runtime::made_room>();
 }
 
 // Whether there is a limit that the program may come near to.

@@ -278,6 +278,7 @@ void after_fork_child() noexcept {
   segment_tried.store(false);
   execs_under_way.store(0);
   fork_holds = false;
+  near_limit.store(0, std::memory_order_relaxed);  // it may be given another limit
   agent->after_fork_child();
   // What an operator has said holds for the program that the child becomes, too (stats.h).
   const std::uint32_t mode =
@@ -642,7 +643,6 @@ bool give_back_descriptors() noexcept {
   agent->step_aside(kLeaveTimeoutNs);  // which also settles that streams are the kernel's
   epolls::retire();
   close_thread_wake_fd();
-  near_limit.store(kNoLimit, std::memory_order_relaxed);
   return true;
 }
 
@@ -650,6 +650,13 @@ bool give_back_descriptors() noexcept {
 
 bool made_room() noexcept {
   const int saved = errno;
+  // A file system may have said EMFILE for itself, and another thread may have closed one.
+  const int there = sys::eventfd(0, EFD_CLOEXEC);
+  if (there >= 0) {
+    sys::close_quietly(there);
+    errno = saved;
+    return true;
+  }
   rlimit most{};
   const bool holds_some =
       own_limit(most) && private_descriptors::any_below(static_cast<int>(std::min<rlim_t>(
@@ -675,7 +682,9 @@ void come_near(int number) noexcept {
   if (own_limit(most) && owns_memory()) {
     // The program may have another limit by now.
     near_limit.store(nearness(most), std::memory_order_relaxed);
-    if (number >= near_limit.load(std::memory_order_relaxed)) give_back_descriptors();
+    if (number >= near_limit.load(std::memory_order_relaxed) && give_back_descriptors()) {
+      near_limit.store(kNoLimit, std::memory_order_relaxed);
+    }
   }
   errno = saved;
 }

@@ -454,9 +454,7 @@ void hand_back(int fd) {
 }
 
 // The kernel drops those that a message brings beyond the limit, so room is made before.
-RR_NOINLINE ssize_t receive_descriptors(int fd, msghdr* msg, int flags) {
-  const ssize_t result = real().recvmsg(fd, msg, flags);
-  if (result < 0) return result;
+void look_at_descriptors(msghdr* msg) {
   int last = -1;
   for (cmsghdr* part = CMSG_FIRSTHDR(msg); part != nullptr; part = CMSG_NXTHDR(msg, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
@@ -466,6 +464,11 @@ RR_NOINLINE ssize_t receive_descriptors(int fd, msghdr* msg, int flags) {
     std::memcpy(&last, CMSG_DATA(part) + bytes / sizeof last * sizeof last - sizeof last, sizeof last);
   }
   room::look_at(last);
+}
+
+RR_NOINLINE ssize_t receive_descriptors(int fd, msghdr* msg, int flags) {
+  const ssize_t result = real().recvmsg(fd, msg, flags);
+  if (result >= 0) look_at_descriptors(msg);
   return result;
 }
 
@@ -509,7 +512,11 @@ ssize_t rr_recvmsg(int fd, msghdr* msg, int flags) {
 
 int rr_recvmmsg(int fd, mmsghdr* msgs, unsigned count, int flags, timespec* timeout) {
   hand_back(fd);
-  return real().recvmmsg(fd, msgs, count, flags, timeout);
+  const int result = real().recvmmsg(fd, msgs, count, flags, timeout);
+  if (room::is_looked_at()) {
+    for (int i = 0; i < result; ++i) look_at_descriptors(&msgs[i].msg_hdr);
+  }
+  return result;
 }
 
 ssize_t rr___read_chk(int fd, void* buf, size_t n, size_t size) {

@@ -326,6 +326,11 @@ constexpr long kLenders[] = {
     SYS_vfork,
 #endif
 };
+#ifdef SYS_pipe
+constexpr long kPipe = SYS_pipe;
+#else
+constexpr long kPipe = SYS_pipe2;
+#endif
 // They make descriptors that are never streams (wrap_making.cc).
 constexpr long kMakers[] = {
     SYS_openat,        SYS_openat2,    SYS_open_by_handle_at, SYS_pipe2,        SYS_socketpair,
@@ -382,7 +387,13 @@ RR_NOINLINE long make(long number, long a, long b, long c, long d, long e, long 
     const bool again = look_at(number) == Look::kMakes && room::came_free();
     return again ? real().syscall(number, a, b, c, d, e, f) : result;
   }
-  room::look_at(static_cast<int>(result));
+  const long ends = number == SYS_socketpair ? d : number == SYS_pipe2 || number == kPipe ? a : 0;
+  if (ends != 0 && room::is_looked_at()) {
+    const int* const both = reinterpret_cast<const int*>(ends);
+    room::look_at(std::max(both[0], both[1]));
+  } else {
+    room::look_at(static_cast<int>(result));
+  }
   return result;
 }
 

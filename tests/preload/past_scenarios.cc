@@ -2,7 +2,6 @@
 // handle of it (a plug-in with RTLD_DEEPBIND, ctypes, JNA), and io_uring(7).
 #include <dlfcn.h>
 #include <linux/io_uring.h>
-#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -10,11 +9,11 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstring>
 
 #include "rsocket-core/sys.h"
 #include "tests/preload/actor.h"
+#include "tests/preload/settling.h"
 
 namespace ringroad::test {
 namespace {
@@ -30,38 +29,6 @@ void raw_recv(Actor& a, int fd) {
   char buffer[64] = {};
   const long n = raw(SYS_recvfrom, fd, word(buffer), sizeof buffer - 1);
   a.log("received past libc: %ld \"%s\"", n, n > 0 ? buffer : "");
-}
-
-// Bytes that the kernel has carried here.
-std::uint64_t carried_by_kernel(int fd) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? info.tcpi_bytes_received : 0;
-}
-
-// Until round trips go past the kernel, which without the library they never do, for a second at most. Calls that
-// wait have been seen at both ends then, and no promotion is under way. Not logged.
-void settle_by_libc(Actor& a, int fd) {
-  constexpr int kQuietRounds = 20;
-  char c = 0;
-  const auto read = [&] {
-    pollfd entry{fd, POLLIN, 0};
-    return ::poll(&entry, 1, 5000) == 1 && ::recv(fd, &c, 1, 0) == 1;
-  };
-  if (a.is_client()) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-    for (int quiet = 0; c != 'e';) {
-      const std::uint64_t before = carried_by_kernel(fd);
-      const char next = quiet == kQuietRounds || std::chrono::steady_clock::now() > until ? 'e' : 'g';
-      if (::send(fd, &next, 1, 0) != 1 || !read()) break;
-      quiet = carried_by_kernel(fd) == before ? quiet + 1 : 0;
-    }
-  } else {
-    while (c != 'e' && read()) {
-      if (::send(fd, &c, 1, 0) != 1) break;
-    }
-  }
-  a.sync();
 }
 
 // One round trip by libc's calls, started by the client.

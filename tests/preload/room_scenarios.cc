@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tests/preload/actor.h"
+#include "tests/preload/settling.h"
 
 extern "C" {
 int old_open(const char* path, int flags, ...) asm("__open");
@@ -183,6 +184,7 @@ std::vector<int> used_streams(Actor& a) {
   for (int i = 0; i < kStreams; ++i) {
     streams.push_back(a.stream());
     exchange(a, streams.back(), 10);
+    settle_by_libc(a, streams.back());
   }
   return streams;
 }
