@@ -591,6 +591,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // The other end has what said so, or has had it.
   bool is_told() noexcept RR_REQUIRES(tx_mutex_) { return leaves_at_once() || channel_->delivered(); }
   bool wrote_past() const noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool end_waits_for_past() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void say_left(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   // LEFT is on its way, or its answer.
   bool awaits_left() const noexcept {

@@ -22,8 +22,7 @@ constexpr std::uint64_t kMostMoved = 1 << 20;  // about what a socket holds
 
 void Stream::send_fin() noexcept {
   if (fin_sent_ || tx_ != Tx::kChannel || channel_ == nullptr) return;
-  // The peer is about to find bytes on TCP, and to leave for those: the end stands behind them.
-  if (wrote_past()) return;
+  if (end_waits_for_past()) return;
   ControlMessage m;
   m.type = static_cast<std::uint8_t>(ControlType::kFin);
   m.value = channel_->tx_head();
@@ -327,6 +326,7 @@ void Stream::deadline_passed() noexcept {
     const std::int64_t now = sys::now_ns();
     if (now >= past_at_ns_) {
       past_at_ns_ = kForever;
+      if (pending_shut_wr_ && state() == State::kOnChannel) send_fin();
     } else if (now < deadline_ns_) {
       return;
     }

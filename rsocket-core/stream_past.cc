@@ -32,6 +32,8 @@ constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 // Until what the two programs have not read of the rings is looked at again, and until nobody reads it any more.
 constexpr std::int64_t kLookAgainNs = 2'000'000;
 constexpr std::int64_t kPatienceNs = 200'000'000;
+// Until the peer has left for such bytes, if it ever does.
+constexpr std::int64_t kEndWaitsNs = 2'000'000'000;
 // Until bytes that begin as a frame does are none.
 constexpr std::int64_t kWholeFrameNs = 50'000'000;
 
@@ -65,6 +67,18 @@ bool Stream::wrote_past() const noexcept {
   std::uint64_t read = 0;
   return tcp_counters(fd(), role_ == StreamRole::kConnect, written, read) &&
          static_cast<std::int64_t>(written - tcp_tx_) > 0;
+}
+
+// The peer is about to find bytes on TCP and to leave for those, and the end stands behind them. Unless its program has
+// taken them past its library, too: then it finds none.
+bool Stream::end_waits_for_past() noexcept {
+  if (!knows_left() || !wrote_past()) return false;
+  const std::int64_t now = sys::now_ns();
+  if (past_since_ns_ == 0) past_since_ns_ = now;
+  const std::int64_t until = past_since_ns_ + kEndWaitsNs;
+  if (now >= until) return false;
+  past_at_ns_ = std::min(past_at_ns_, until);
+  return true;
 }
 
 // What both ends of such a return do. `peer_consumed_` says from where on our ring goes to TCP.
@@ -186,6 +200,8 @@ void Stream::drop_twice(std::size_t n) noexcept {
 // They come behind what is in the ring, and the way back begins when that has been read. False: there is no
 // such way.
 bool Stream::bytes_came_past() noexcept {
+  take_in_channel();  // they may be the peer's, which has left
+  if (state() != State::kOnChannel) return true;
   if (!may_leave_by_message()) return false;
   const std::int64_t now = sys::now_ns();
   if (past_since_ns_ == 0) past_since_ns_ = now;
@@ -260,9 +276,11 @@ void Stream::ask_who_waits() noexcept {
   const bool waits = host_->waits_past(*this, awaited);
   MutexLock tx(tx_mutex_);
   MutexLock rx(rx_mutex_);
-  if (!watched_ || state() != State::kOnChannel || channel_->rx_consumed() != looked_at_) return;
+  if (!watched_ || app_closed_ || state() != State::kOnChannel || channel_->rx_consumed() != looked_at_) return;
   // A call may have begun meanwhile. And a thread in a receive would take a frame for the program's bytes.
-  const bool leaves_quietly = may_leave_by_message();
+  // Where the peer cannot drop what its program reads meanwhile, that has read all.
+  const bool leaves_quietly =
+      may_leave_by_message() && (channel_->agreement().has(Feature::kLeftAnswered) || channel_->all_consumed());
   if (!waits || is_awaited() != awaited || (awaited && !leaves_quietly)) {
     unread_since_ns_ = sys::now_ns();
     look_pause_ns_ = std::min(2 * look_pause_ns_, kLongestUnseenNs);

@@ -102,6 +102,16 @@ TEST_P(StreamPast, AnEndBehindThemIsTheEnd) {
   EXPECT_EQ("the last", got);
 }
 
+TEST_P(StreamPast, AnEndComesAlsoWhereTheOtherProgramHasTakenThemPastItsLibrary) {
+  raw_send(past_fd(), "the last");
+  ASSERT_TRUE(readable(other->fd(), 1000));
+  EXPECT_EQ("the last", raw_recv(other->fd(), 100));
+  ASSERT_EQ(0, past->shutdown(SHUT_WR));
+  std::string got;
+  EXPECT_TRUE(pump_with_deadlines(p, [&] { return (got = recv_text(*other, 100)) != "<EAGAIN>"; }));
+  EXPECT_EQ("", got) << "the end";
+}
+
 TEST_P(StreamPast, WhatItsProgramNeverReadsOfTheRingComesOverTcp) {
   EXPECT_EQ(6, send_text(*other, "pushed"));
   raw_send(past_fd(), "request");
