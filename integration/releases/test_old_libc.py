@@ -4,10 +4,11 @@ They are linked as the products are (packaging/glibc-floor), so that they start 
 """
 
 import os
+import subprocess
 
 import pytest
 
-from lib import roots
+from lib import processes, roots
 from musthold import support
 
 from . import builds
@@ -36,6 +37,18 @@ def run(program, tests, directory):
 def test_scenarios_are_the_kernels_with_an_old_libc(root, tmp_path):
     root(RELEASE)
     run("differential_floor", FILTER, tmp_path)
+
+
+def test_an_allocator_that_opens_a_file_with_its_lock_held_does_not_wait_for_itself(root, tmp_path):
+    """There dlsym() allocates memory."""
+    root(RELEASE)
+    host = support.Host(tmp_path)
+    where = roots.Place(RELEASE, (support.BUILD, tmp_path))
+    command = where.command([support.BUILD / "bin" / "allocating_program"],
+                            host.preload(host.policy("any", ["1-65535"])))
+    done = subprocess.run(list(map(str, command)), capture_output=True, check=False,
+                          timeout=processes.patient(support.ANSWER_S))
+    assert (done.returncode, done.stdout) == (0, b"began\n"), done.stderr
 
 
 @pytest.mark.parametrize("program", UNIT)
