@@ -77,8 +77,16 @@ class Node(mariadb.MariaDb):
         return (int(found["wsrep_cluster_size"]), found["wsrep_local_state_comment"],
                 found["wsrep_ready"] == "ON")
 
+    def is_one_of(self, size):
+        try:
+            return self.state() == (size, "Synced", True)
+        except processes.ProcessError:
+            # A server that has received its state may end the connections that it had before.
+            self.connect()
+            return False
+
     def joins(self, size):
-        processes.wait_until(lambda: self.state() == (size, "Synced", True),
+        processes.wait_until(lambda: self.is_one_of(size),
                              processes.patient(FORM_TIMEOUT_S),
                              f"{self.name} to be one of {size}", self._server, self.log)
 

@@ -104,6 +104,13 @@ class MariaDb:
         self._server = processes.Child(command, self.directory / "output", environment)
         processes.wait_until(self._greets, self._start_timeout_s, f"server {self.name} to accept",
                              self._server, self.log)
+        self.connect()
+
+    def connect(self):
+        """A client for query(), in the place of one that there is."""
+        if self._client is not None:
+            self._client.kill()
+            self._client.communicate()
         self._client = subprocess.Popen(
             self.entered([self.client_program(), "--no-defaults", f"--socket={self.socket}",
                           "--user=root", "--batch", "--skip-column-names", "--unbuffered",
