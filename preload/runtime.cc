@@ -650,10 +650,10 @@ bool give_back_descriptors() noexcept {
 
 bool made_room() noexcept {
   const int saved = errno;
-  // A file system may have said EMFILE for itself, and another thread may have closed one.
-  const int there = sys::eventfd(0, EFD_CLOEXEC);
-  if (there >= 0) {
-    sys::close_quietly(there);
+  // A file system may have said EMFILE for itself, and another thread may have closed some. No call needs more than two.
+  int both[2];
+  if (sys::call(SYS_pipe2, both, O_CLOEXEC) == 0) {
+    for (const int end : both) sys::close_quietly(end);
     errno = saved;
     return true;
   }
