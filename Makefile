@@ -10,14 +10,18 @@ PREFIX ?= /usr/local
 ifneq ($(shell command -v ccache 2>/dev/null),)
 export CMAKE_C_COMPILER_LAUNCHER ?= ccache
 export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
-# Another build of the same source takes these objects: they differ in the folder that debuggers are told.
+# Another build of the same source takes these objects, in another folder too: they differ in the folder that
+# debuggers are told.
 export CCACHE_NOHASHDIR ?= 1
+export CCACHE_BASEDIR ?= $(CURDIR)
+# Without it ccache keeps nothing of a build that precompiles headers.
+export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 endif
 
 # Everything but the tests.
 PRODUCT = policy/all rsocket-core/all preload/all cli/all packaging/all integration/bench/net_load/all
 
-.PHONY: build deps demo bench test stages install package clean help
+.PHONY: build deps demo bench check test stages install package clean help
 .DEFAULT_GOAL := build
 
 build:
@@ -31,11 +35,18 @@ deps:
 # A second make in these two: `deps` may have installed the compiler cache just now.
 demo: deps
 	@$(MAKE) --no-print-directory build
-	@integration/oltp/demo $(if $(filter-out 0 no,$(QUICK)),--quick)
+	@/usr/bin/python3 -m integration.bench.run_all --preset demo $(if $(filter-out 0 no,$(QUICK)),--quick)
 
 bench: deps
 	@$(MAKE) --no-print-directory build
-	@integration/bench/both $(if $(filter-out 0 no,$(QUICK)),--quick)
+	@/usr/bin/python3 -m integration.bench.run_all $(if $(filter-out 0 no,$(QUICK)),--quick)
+
+# Without the labels of what takes long: the model, what runs under valgrind, the search by seeds.
+check:
+	@cmake --preset release --log-level=WARNING
+	@cmake --build --preset release --parallel $(JOBS)
+	@ctest --test-dir build --parallel $(JOBS) --label-exclude '^(model|cost|long)$$' --no-tests=error \
+	  --output-on-failure
 
 test: deps
 	@$(MAKE) --no-print-directory stages
@@ -62,6 +73,7 @@ help:
 	@echo 'make demo       TCP against Ringroad under MariaDB and sysbench; QUICK=1 for a short one'
 	@echo 'make bench      TCP, Ringroad, rsockets and SMC-R, row by row; goes on where it was'
 	@echo '                ended; an hour, QUICK=1 for some minutes'
+	@echo 'make check      the unit and differential tests of the release build that take under five minutes'
 	@echo 'make test       every test; ONLY="unit asan" for some stages,'
 	@echo '                integration/run_tests --list for their names'
 	@echo 'make install    into $(DESTDIR)$(PREFIX); DESTDIR= and PREFIX= change that'

@@ -10,7 +10,7 @@
 
 #include "cli/load_command.h"
 #include "cli/paired.h"
-#include "rsocket-core/control.h"
+#include "rsocket-core/process/control_socket.h"
 
 namespace ringroad::cli {
 

@@ -178,7 +178,7 @@ const std::vector<Bench> kBenches = {
 std::vector<std::filesystem::path> program_candidates(const std::filesystem::path& directory) {
   std::vector<std::filesystem::path> result;
   for (const char* share : {"../share/ringroad", RINGROAD_SHAREDIR_FROM_BINDIR}) {
-    std::filesystem::path candidate = (directory / share / "bench").lexically_normal();
+    std::filesystem::path candidate = (directory / share).lexically_normal();
     if (result.empty() || result.back() != candidate) result.push_back(std::move(candidate));
   }
   return result;

@@ -1,4 +1,4 @@
-// Asks a preloaded process to move its streams (rsocket-core/control.h), and watches it do so.
+// Asks a preloaded process to move its streams (rsocket-core/process/control_socket.h), and watches it do so.
 //
 // Thread rule: free functions without state. Errors are values; std::bad_alloc may be thrown.
 #pragma once
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cli/process_report.h"
-#include "rsocket-core/control.h"
+#include "rsocket-core/process/control_socket.h"
 
 namespace ringroad::cli {
 

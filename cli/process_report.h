@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "rsocket-core/channel.h"
-#include "rsocket-core/control.h"
-#include "rsocket-core/endpoint.h"
-#include "rsocket-core/reason.h"
-#include "rsocket-core/state.h"
-#include "rsocket-core/stats.h"
+#include "rsocket-core/channel/channel.h"
+#include "rsocket-core/net/endpoint.h"
+#include "rsocket-core/process/control_socket.h"
+#include "rsocket-core/protocol/reason.h"
+#include "rsocket-core/protocol/state.h"
+#include "rsocket-core/stats/stats.h"
 
 namespace ringroad::cli {
 

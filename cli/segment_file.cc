@@ -63,7 +63,8 @@ bool SegmentFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) con
     offset += static_cast<std::uint64_t>(n);
     bytes -= static_cast<std::size_t>(n);
   }
-  // The kernel's copy is loads of memory that others write; a sequence that is read next is younger than they.
+  // The kernel's copy is loads of memory that others write; a sequence that is read next is younger than
+  // they.
   std::atomic_thread_fence(std::memory_order_acquire);
   return true;
 }

@@ -1,4 +1,5 @@
-// One process' segment (rsocket-core/stats.h) as a file: opened, and copied out of piece by piece.
+// One process' segment (rsocket-core/stats/segment_layout.h) as a file: opened, and copied out of piece by
+// piece.
 //
 // Nothing is mapped, because a mapped file that its owner truncates would end the reader with
 // SIGBUS, and nothing is locked or written: the process does not notice.
@@ -14,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "rsocket-core/stats.h"
+#include "rsocket-core/stats/stats.h"
 
 namespace ringroad::cli {
 

@@ -1,5 +1,5 @@
-// Reads what preloaded processes say about themselves: the segments of rsocket-core/stats.h, as
-// plain values for `ringroad ss` and whatever else shows them.
+// Reads what preloaded processes say about themselves: the segments of rsocket-core/stats/segment_layout.h,
+// as plain values for `ringroad ss` and whatever else shows them.
 //
 // The files belong to the processes, and anybody may put a file into their directory, so nothing
 // in them is believed: sizes and enumerations are checked, and strings are cut at their NUL. How

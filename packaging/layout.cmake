@@ -40,9 +40,13 @@ install(DIRECTORY ${ringroad_source}/docs/grafana DESTINATION ${CMAKE_INSTALL_DO
         COMPONENT tool)
 
 # What `ringroad bench` executes.
+install(FILES ${ringroad_source}/integration/bench/launch.py RENAME __main__.py COMPONENT tool
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/ringroad)
+install(FILES ${ringroad_source}/integration/__init__.py COMPONENT tool
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/ringroad/integration)
 foreach(part bench lib)
   install(DIRECTORY ${ringroad_source}/integration/${part} COMPONENT tool
-          DESTINATION ${CMAKE_INSTALL_DATADIR}/ringroad
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/ringroad/integration
           FILES_MATCHING PATTERN "*.py" PATTERN "*.lua" PATTERN "*.c"
           PATTERN "test_*" EXCLUDE PATTERN "testdata" EXCLUDE PATTERN "net_load" EXCLUDE
           PATTERN "__pycache__" EXCLUDE)

@@ -38,7 +38,7 @@ Address Address::from_ipv6(const std::uint8_t* sixteen_bytes) noexcept {
     return from_ipv4(sixteen_bytes + kMappedPrefix.size());
   }
   Address address;
-  address.family = Family::kIpv6;
+  address.family = ProcessGroup::kIpv6;
   std::memcpy(address.bytes.data(), sixteen_bytes, address.bytes.size());
   return address;
 }
@@ -70,7 +70,7 @@ std::optional<Address> Address::parse(std::string_view text) noexcept {
 
 std::string Address::to_string() const {
   char text[INET6_ADDRSTRLEN] = "";
-  inet_ntop(family == Family::kIpv4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof(text));
+  inet_ntop(family == ProcessGroup::kIpv4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof(text));
   return text;
 }
 
@@ -127,7 +127,7 @@ std::optional<Endpoint> Endpoint::parse(std::string_view text) noexcept {
 std::string Endpoint::to_string() const {
   const std::string host = addr.to_string();
   const std::string number = std::to_string(port);
-  return addr.family == Family::kIpv4 ? host + ":" + number : "[" + host + "]:" + number;
+  return addr.family == ProcessGroup::kIpv4 ? host + ":" + number : "[" + host + "]:" + number;
 }
 
 Prefix Prefix::of(const Address& address, unsigned length) noexcept {

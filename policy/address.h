@@ -14,14 +14,14 @@
 
 namespace ringroad::policy {
 
-enum class Family : std::uint8_t { kIpv4, kIpv6 };
+enum class ProcessGroup : std::uint8_t { kIpv4, kIpv6 };
 
 // An IPv4 address uses bytes[0..3] and keeps the rest zero, so that equality is member-wise.
 // An IPv4-mapped IPv6 address (::ffff:a.b.c.d, RFC 4291 2.5.5.2), which is how a dual-stack
 // socket reports an IPv4 peer, never occurs: every way in turns it into IPv4.
 struct Address {
   std::array<std::uint8_t, 16> bytes{};
-  Family family = Family::kIpv4;
+  ProcessGroup family = ProcessGroup::kIpv4;
 
   static Address from_ipv4(const std::uint8_t* four_bytes) noexcept;
   static Address from_ipv6(const std::uint8_t* sixteen_bytes) noexcept;
@@ -33,7 +33,7 @@ struct Address {
   // Strict numeric notation, as inet_pton(3) has it: no names, no scope, no short IPv4 forms.
   static std::optional<Address> parse(std::string_view text) noexcept;
 
-  unsigned bits() const noexcept { return family == Family::kIpv4 ? 32U : 128U; }
+  unsigned bits() const noexcept { return family == ProcessGroup::kIpv4 ? 32U : 128U; }
   bool bit(unsigned index) const noexcept {
     return ((static_cast<unsigned>(bytes[index / 8]) >> (7U - index % 8U)) & 1U) != 0;
   }

@@ -25,9 +25,9 @@ std::optional<std::chrono::nanoseconds> read_duration(const Value& value, std::s
     return std::nullopt;
   }
   if (*duration > longest) {
-    report.error(value.at,
-                 {(key.front() == 'i' ? "an " : "a ") + std::string(key) + " of " + format_duration(*duration) + " is too long",
-                  "the longest is " + in_quotes(format_duration(longest))});
+    report.error(value.at, {(key.front() == 'i' ? "an " : "a ") + std::string(key) + " of " +
+                                format_duration(*duration) + " is too long",
+                            "the longest is " + in_quotes(format_duration(longest))});
     return std::nullopt;
   }
   return duration;

@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad::preload::absent {
 namespace {
@@ -20,8 +20,8 @@ long cancellable(long number, Args... args) {
   return result;
 }
 
-// Before glibc 2.34 these are librt's, which is in the process by the time that a program calls them, or can be
-// got: the look at the start of the process may have been too early.
+// Before glibc 2.34 these are librt's, which is in the process by the time that a program calls them, or can
+// be got: the look at the start of the process may have been too early.
 template <typename Function>
 Function of_librt(const char* name) noexcept {
   void* librt = dlopen("librt.so.1", RTLD_LAZY);

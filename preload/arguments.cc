@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "preload/cancellation.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad::preload::arguments {
 namespace {

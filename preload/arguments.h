@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "rsocket-core/stream.h"
+#include "rsocket-core/stream/stream.h"
 
 namespace ringroad::preload::arguments {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "preload/jumps.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 
 extern "C" {
 [[noreturn]] void rr_unwind_next(__pthread_unwind_buf_t* buffer) asm("__pthread_unwind_next");

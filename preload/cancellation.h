@@ -24,8 +24,8 @@
 #include <cstdint>
 
 #include "preload/real.h"
-#include "rsocket-core/hints.h"
-#include "rsocket-core/signals.h"
+#include "rsocket-core/base/hints.h"
+#include "rsocket-core/base/signals.h"
 
 #define RR_NOINLINE __attribute__((noinline))
 

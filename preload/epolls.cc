@@ -18,19 +18,20 @@
 
 #include "preload/arguments.h"
 #include "preload/cancellation.h"
-#include "preload/real.h"
-#include "preload/runtime.h"
-#include "rsocket-core/outside.h"
-#include "rsocket-core/private_descriptors.h"
-#include "rsocket-core/sys.h"
+#include "preload/epoll_marks.h"
+#include "preload/process_state.h"
+#include "rsocket-core/agent/agent.h"
+#include "rsocket-core/base/reserved_fds.h"
+#include "rsocket-core/base/sys.h"
+#include "rsocket-core/stream/unmanaged_waiters.h"
 
 namespace ringroad::preload::epolls {
 namespace {
 
 constexpr std::int64_t kPinTimeoutNs = 2'000'000'000;
 
-Mutex making_mutex;  // taken before
-Mutex sets_mutex;
+Mutex making_mutex RR_RANK(epoll_making);
+Mutex sets_mutex RR_RANK(epoll_list);
 // Few, and each as long-lived as the program's instance.
 std::vector<std::weak_ptr<EpollSet>>& sets() noexcept RR_REQUIRES(sets_mutex) {
   static auto* all = new std::vector<std::weak_ptr<EpollSet>>;
@@ -59,21 +60,22 @@ std::vector<std::shared_ptr<EpollSet>> all_sets() noexcept {
 // Is `epfd` a duplicate, made before there was a set, of an instance that has one by now? Then it
 // is entered as such.
 std::shared_ptr<EpollSet> known_by_another_number(int epfd) noexcept {
-  if (EpollSet::made() == 0 || descriptors::managed(epfd)) return nullptr;
+  if (EpollSet::made() == 0 || fd_table::managed(epfd)) return nullptr;
   for (const auto& set : all_sets()) {
     if (!set->is_in(epfd)) continue;
-    const SocketRef known = descriptors::find_as_it_is(set->number());
-    if (known.epoll() == set.get()) descriptors::add_number(epfd, known);
+    const SocketRef known = fd_table::find(set->number());
+    if (known.epoll() == set.get()) fd_table::add_number(epfd, known);
     return set;
   }
   return nullptr;
 }
 
-// The set of the instance `epfd`, made if need be. Null with errno.
+// The set of the instance `epfd`, made if need be. Null with errno, also where the number is known here as
+// something else (end_stale_instance()).
 std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
   MutexLock making(making_mutex);
   {
-    const SocketRef there = descriptors::find_as_it_is(epfd);
+    const SocketRef there = fd_table::find(epfd);
     if (there.epoll() != nullptr) return there->epoll;
   }
   if (auto set = known_by_another_number(epfd)) return set;
@@ -82,7 +84,7 @@ std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
   calls.pwait2 = cancellation::epoll_pwait2;
   std::shared_ptr<EpollSet> set = EpollSet::create(epfd, calls);
   if (set == nullptr) return nullptr;
-  if (!descriptors::insert(epfd, set)) {
+  if (!fd_table::insert_instance(epfd, set)) {
     errno = ENOMEM;
     return nullptr;
   }
@@ -93,7 +95,7 @@ std::shared_ptr<EpollSet> set_of(int epfd) noexcept {
     errno = ENOMEM;
     return nullptr;
   }
-  if (descriptors::epoll_of(epfd) != descriptors::kNoEpoll) set->watch();
+  if (epoll_marks::instance_of(epfd) != epoll_marks::kNone) set->watch();
   return set;
 }
 
@@ -145,8 +147,22 @@ Kind kind_of(int fd) noexcept {
   return name == kEpoll ? Kind::kEpoll : name == kRing ? Kind::kRing : Kind::kOther;
 }
 
-// Calls visit(number) until that is false, for each number that is an entry of the folder. False: it cannot be
-// read.
+// An entry of this number is that of a file which has been closed out of our sight, if an instance has it
+// now. Ending it takes locks of its own, so none is held. One thread at a time: another, which comes beside
+// it or in its course, goes without, and then set_of() makes no set, so that nothing but the entry is ended.
+std::atomic<bool> ends_stale_instance{false};
+bool is_known_as_other(int epfd) noexcept {
+  const SocketRef there = fd_table::find(epfd);
+  return there && there.epoll() == nullptr;
+}
+void end_stale_instance(int epfd) noexcept {
+  if (!is_known_as_other(epfd) || ends_stale_instance.exchange(true)) return;
+  if (is_known_as_other(epfd) && kind_of(epfd) == Kind::kEpoll) fd_table::end_stale_entry(epfd);
+  ends_stale_instance.store(false);
+}
+
+// Calls visit(number) until that is false, for each number that is an entry of the folder. False: it cannot
+// be read.
 template <typename Visit>
 bool each_number(const char* folder, Visit visit) noexcept {
   const int directory = sys::open_high([folder] {
@@ -173,7 +189,7 @@ bool each_number(const char* folder, Visit visit) noexcept {
 int only_registration_of(int fd, int& epfd, epoll_event& event) noexcept {
   int found = 0;
   const bool told = each_number("/proc/self/fd", [&](int number) noexcept {
-    if (private_descriptors::is_marked(number) || kind_of(number) != Kind::kEpoll) return true;
+    if (reserved_fds::is_marked(number) || kind_of(number) != Kind::kEpoll) return true;
     const int there = registration_of(number, fd, event);
     if (there == 1) epfd = number;
     found = there == -1 || found + there > 1 ? -1 : found + there;
@@ -223,7 +239,7 @@ bool sleeps_in_a_call_on(int thread, int fd) noexcept {
 
 // No other process has the stream, or the instance.
 bool is_alone(const Stream& stream, const EpollSet& set) noexcept {
-  Family& family = runtime::existing_agent()->family();
+  ProcessGroup& family = process_state::existing_agent()->family();
   return family.alone(stream.share()) && family.alone(set.share());
 }
 
@@ -235,7 +251,7 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
   const bool wants_event = op == EPOLL_CTL_ADD || op == EPOLL_CTL_MOD;
   if (wants_event && arguments::is_nowhere(event)) return false;
   if (stream.in_epoll_sets().load(std::memory_order_relaxed) != 0) known_by_another_number(epfd);
-  const SocketRef instance = descriptors::find(epfd);
+  const SocketRef instance = fd_table::find(epfd);
   EpollSet* known = instance.epoll();
   int error = ENOENT;
   if (known != nullptr && known->has(stream, fd)) {
@@ -255,16 +271,17 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
     if (error == ENOENT) return false;  // handed back meanwhile
   } else {
     if (op != EPOLL_CTL_ADD || stream.on_kernel_for_good()) return false;
+    end_stale_instance(epfd);
     const std::shared_ptr<EpollSet> set = set_of(epfd);
     if (set == nullptr) {
       // What the library lacks is not to be the program's: the kernel has room for its own.
       const bool lacks = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOSPC;
-      if (lacks) stream.pin(Reason::kEpoll, kPinTimeoutNs);
+      if (lacks) stream.demote_for_good(Reason::kEpoll, kPinTimeoutNs);
       return false;
     }
     error = set->add(socket->stream, fd, *event, false);
     if (error == ENOMEM) {
-      stream.pin(Reason::kEpoll, kPinTimeoutNs);
+      stream.demote_for_good(Reason::kEpoll, kPinTimeoutNs);
       set->hand_back();
       return false;
     }
@@ -274,18 +291,26 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
   return true;
 }
 
+void end_stale_instance_of(int fd) noexcept {
+  const int epfd = epoll_marks::instance_of(fd);
+  if (epfd < 0) return;
+  const int saved = errno;
+  end_stale_instance(epfd);
+  errno = saved;
+}
+
 void take_over(int fd, const StreamPtr& stream) noexcept {
-  int epfd = descriptors::epoll_of(fd);
-  if (epfd == descriptors::kNoEpoll) return;
+  int epfd = epoll_marks::instance_of(fd);
+  if (epfd == epoll_marks::kNone) return;
   const int saved = errno;
   epoll_event event{};
-  int there = epfd == descriptors::kSeveralEpolls ? -1 : registration_of(epfd, fd, event);
+  int there = epfd == epoll_marks::kSeveral ? -1 : registration_of(epfd, fd, event);
   // A program may make an instance for each time that it waits, and close it with the descriptor in
   // it.
   if (there == -1) there = only_registration_of(fd, epfd, event);
   std::shared_ptr<EpollSet> set = there == 1 ? set_of(epfd) : nullptr;
   if (there == -1 || (there == 1 && set == nullptr)) {
-    stream->pin(Reason::kEpoll, 0);
+    stream->demote_for_good(Reason::kEpoll, 0);
   } else if (there == 1) {
     constexpr std::uint32_t kFlags = EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE;
     const bool fired = (event.events & EPOLLONESHOT) != 0 && (event.events & ~kFlags) == 0;
@@ -294,10 +319,10 @@ void take_over(int fd, const StreamPtr& stream) noexcept {
                           ? set->add(stream, fd, event, fired)
                           : ECANCELED;
     if (error != 0 && error != ECANCELED) {
-      stream->pin(Reason::kEpoll, 0);
+      stream->demote_for_good(Reason::kEpoll, 0);
       sys::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event);
     } else {
-      descriptors::note_epoll_end(fd);
+      epoll_marks::note_end(fd);
     }
   }
   errno = saved;
@@ -314,15 +339,15 @@ void number_goes(Stream& stream, int fd, bool gone) noexcept {
   for (const auto& set : all_sets()) set->number_goes(stream, fd, gone);
 }
 
-std::atomic<unsigned> looked_up[descriptors::kLimit];
+std::atomic<unsigned> looked_up[fd_table::kLimit];
 
 bool holds_streams(int epfd) noexcept {
-  if (descriptors::managed(epfd)) return true;
+  if (fd_table::managed(epfd)) return true;
   const unsigned made = EpollSet::made();
   if (holds_none(epfd)) return false;
   known_by_another_number(epfd);
   looked_up[epfd].store(made, std::memory_order_relaxed);
-  return descriptors::managed(epfd);
+  return fd_table::managed(epfd);
 }
 
 bool found_inner(int epfd, epoll_event* events, int& count) noexcept {
@@ -347,7 +372,7 @@ void lend_all() noexcept {
   for (const auto& set : all_sets()) set->lend_all();
 }
 
-void share_with_child(EpollSet& set, Family& family, Family::Member member) noexcept {
+void share_with_child(EpollSet& set, ProcessGroup& family, ProcessGroup::Member member) noexcept {
   if (set.share() == 0 && member != 0 && !set.foreign()) {
     // By a name that is nobody's address.
     FourTuple name;
@@ -362,7 +387,7 @@ void share_with_child(EpollSet& set, Family& family, Family::Member member) noex
 
 bool take_back(Stream& stream) noexcept {
   using Lent = EpollSet::Lent;
-  Agent* agent = runtime::existing_agent();
+  Agent* agent = process_state::existing_agent();
   const auto sets = all_sets();
   for (const auto& set : sets) {
     const Lent lent = set->lent(stream);
@@ -379,7 +404,7 @@ bool found_waiting_past(int fd, bool awaited) noexcept {
   bool found = false;
   epoll_event unused;
   const bool told = awaited || each_number("/proc/self/fd", [&](int number) noexcept {
-    const Kind kind = private_descriptors::is_marked(number) ? Kind::kOther : kind_of(number);
+    const Kind kind = reserved_fds::is_marked(number) ? Kind::kOther : kind_of(number);
     found = kind == Kind::kRing || (kind == Kind::kEpoll && registration_of(number, fd, unused) != 0);
     return !found;
   });
@@ -394,8 +419,8 @@ bool found_waiting_past(int fd, bool awaited) noexcept {
 }  // namespace
 
 bool waits_past(int fd, bool awaited) noexcept {
-  // It takes as long as the process has threads and descriptors: a tenth of the agent's time at most, where it is
-  // long at all. A stream that nobody was looked for is watched on its channel.
+  // It takes as long as the process has threads and descriptors: a tenth of the agent's time at most, where
+  // it is long at all. A stream that nobody was looked for is watched on its channel.
   constexpr std::int64_t kShortNs = 200'000;
   constexpr std::int64_t kPauses = 9;
   static std::atomic<std::int64_t> not_before_ns{0};
@@ -403,14 +428,17 @@ bool waits_past(int fd, bool awaited) noexcept {
   if (began < not_before_ns.load(std::memory_order_relaxed)) return false;
   const bool found = found_waiting_past(fd, awaited);
   const std::int64_t ended = sys::now_ns();
-  if (ended - began > kShortNs) not_before_ns.store(ended + kPauses * (ended - began), std::memory_order_relaxed);
+  if (ended - began > kShortNs) {
+    not_before_ns.store(ended + kPauses * (ended - began), std::memory_order_relaxed);
+  }
   return found;
 }
 
 void after_fork_child() noexcept {
   making_mutex.reset_after_fork();
+  ends_stale_instance.store(false);
   sets_mutex.reset_after_fork();
-  outside::forget_after_fork();
+  unmanaged_waiters::forget_after_fork();
 }
 
 }  // namespace ringroad::preload::epolls

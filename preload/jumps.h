@@ -1,9 +1,9 @@
 // Jumps out of handlers of signals: siglongjmp(3), longjmp(3), setcontext(3).
 //
-// A handler that has interrupted a call of the library's may jump to a place outside of that call. The library's
-// frames hold references, counts and entries of lists, so they have to return first: the jump is noted, lands
-// at the nearest pad (cancellation.h), and the outermost wrapper makes it. A jump that stays within the
-// handler is libc's alone. Where a jump goes is told by the stack pointer in its target.
+// A handler that has interrupted a call of the library's may jump to a place outside of that call. The
+// library's frames hold references, counts and entries of lists, so they have to return first: the jump is
+// noted, lands at the nearest pad (cancellation.h), and the outermost wrapper makes it. A jump that stays
+// within the handler is libc's alone. Where a jump goes is told by the stack pointer in its target.
 //
 // What can not be told is a handler that leaves the call by other means: it throws, or it switches to another
 // stack for good.
@@ -11,7 +11,7 @@
 // Thread rule: everything here concerns the calling thread alone.
 #pragma once
 
-#include "rsocket-core/outside.h"
+#include "rsocket-core/stream/unmanaged_waiters.h"
 
 namespace ringroad::preload::jumps {
 
@@ -28,11 +28,11 @@ void keep_mask(void* context) noexcept;
 void after_fork_child() noexcept;
 
 // A wrapped handler that runs. A jump out of it also leaves the wait in libc that it has interrupted, which
-// has no pad: this knows how many there were (outside.h). No destructor ends it, as an unwinder would have
-// to call that.
+// has no pad: this knows how many there were (unmanaged_waiters.h). No destructor ends it, as an unwinder
+// would have to call that.
 struct HandlerFrame {
   HandlerFrame* outer;
-  outside::Waits waits;
+  unmanaged_waiters::Waits waits;
 
   void begin() noexcept;
   void end() noexcept;

@@ -12,8 +12,8 @@
 #include <string>
 
 #include "preload/log_sinks.h"
-#include "rsocket-core/signals.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/signals.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad::preload::log {
 namespace {
@@ -80,14 +80,15 @@ bool may_write() noexcept {
 
 }  // namespace
 
-void start(const char* destination, const char* level, const char* program) noexcept {
+void start(const char* destination, const char* level, const char* program,
+           IsTaken* is_taken) noexcept {
   const auto copy = [](char* to, std::size_t size, const char* from) noexcept {
     std::snprintf(to, size, "%s", from == nullptr ? "" : from);
   };
   copy(own_destination, sizeof own_destination, destination);
   copy(own_level, sizeof own_level, level);
   copy(program_name, sizeof program_name, program);
-  remember_stderr();
+  remember_stderr(is_taken);
   follow_policy("", "");
 }
 
@@ -109,7 +110,7 @@ void write(Level level, const char* line) noexcept {
   if (!may_write()) {
     left_out.fetch_add(1, std::memory_order_relaxed);
   } else {
-    const signals::Later not_now;
+    const signals::DeferHandlers not_now;
     try {
       if (const std::uint64_t count = left_out.exchange(0, std::memory_order_relaxed); count > 0) {
         to->log(to_spdlog(level), "{} {} left out here: there were too many at once", count,

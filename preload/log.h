@@ -17,7 +17,11 @@ inline constexpr std::int64_t kBurst = 100;
 inline constexpr std::int64_t kPauseNs = 50'000'000;
 
 // Once. What the environment says; each may be null or empty, and then the policy's word counts.
-void start(const char* destination, const char* level, const char* program) noexcept;
+// `is_taken`: whether the number is a connection of the program's, so that a line there would be taken for
+// its bytes.
+using IsTaken = bool(int fd) noexcept;
+void start(const char* destination, const char* level, const char* program,
+           IsTaken* is_taken) noexcept;
 // What the policy says; again after an edit. One thread at a time.
 void follow_policy(const char* destination, const char* level) noexcept;
 // Any thread.

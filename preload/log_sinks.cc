@@ -17,9 +17,8 @@
 #include <iterator>
 #include <string>
 
-#include "preload/descriptors.h"
-#include "rsocket-core/private_descriptors.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/reserved_fds.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad::preload::log {
 namespace {
@@ -108,17 +107,19 @@ bool look_at(int fd, struct stat& file) noexcept {
 }
 
 Identity first_stderr;
+bool (*is_taken)(int fd) noexcept = nullptr;  // the number is a connection
 
-// Whether a line there is nobody's data: a daemon that closes its standard error may have its database behind the
-// number next. Where it is a stream, as with inetd, a line would be taken for one of the program's bytes.
+// Whether a line there is nobody's data: a daemon that closes its standard error may have its database
+// behind the number next. Where it is a stream, as with inetd, a line would be taken for one of the
+// program's bytes.
 bool is_stderr() noexcept {
   struct stat file {};
-  if (descriptors::managed(STDERR_FILENO) || !look_at(STDERR_FILENO, file)) return false;
+  if (is_taken(STDERR_FILENO) || !look_at(STDERR_FILENO, file)) return false;
   if (first_stderr.is(file) || S_ISFIFO(file.st_mode) || S_ISCHR(file.st_mode)) return true;
   return S_ISREG(file.st_mode) && (sys::fcntl(STDERR_FILENO, F_GETFL) & O_APPEND) != 0;
 }
 
-// Nobody waits for who reads the log.
+// A reader of the log that is slow holds nobody up.
 bool has_room(int fd) noexcept {
   pollfd there{fd, POLLOUT, 0};
   timespec now{};
@@ -180,7 +181,7 @@ class FileSink final : public Sink {
       sys::close_quietly(fd);
     } else if (log_file.compare_exchange_strong(known, fd, std::memory_order_acq_rel)) {
       opened_file.take(file);
-      private_descriptors::keep_in_children(fd);
+      reserved_fds::keep_in_children(fd);
     } else {
       sys::close_quietly(fd);
     }
@@ -220,7 +221,8 @@ class SyslogSink final : public Sink {
 
 }  // namespace
 
-void remember_stderr() noexcept {
+void remember_stderr(bool (*taken)(int fd) noexcept) noexcept {
+  is_taken = taken;
   struct stat file {};
   const int saved = errno;
   if (look_at(STDERR_FILENO, file)) first_stderr.take(file);

@@ -12,7 +12,8 @@ namespace ringroad::preload::log {
 // that cannot be opened is tried again with each line.
 std::shared_ptr<spdlog::sinks::sink> make_sink(const char* destination);
 
-// What standard error is as the program starts.
-void remember_stderr() noexcept;
+// What standard error is as the program starts. Nothing is written there while `is_taken` says so of it
+// (log.h).
+void remember_stderr(bool (*is_taken)(int fd) noexcept) noexcept;
 
 }  // namespace ringroad::preload::log

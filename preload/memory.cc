@@ -8,9 +8,9 @@
 //   blocks   of some 40 sizes, cut from the last chunk in turn; freed ones stand in one list a size
 //   large    ones are a mapping each
 //
-// A list's head is the number of its first block and a count of its changes, in one word: so a thread that was
-// away while the list changed cannot take what it had seen. Not for the sanitizers' builds, which want to see
-// each allocation, nor for the verbs object, which has libc's.
+// A list's head is the number of its first block and a count of its changes, in one word: so a thread that
+// was away while the list changed cannot take what it had seen. Not for the sanitizers' builds, which want to
+// see each allocation, nor for the verbs object, which has libc's.
 //
 // Thread rule: any thread at any time, in handlers too.
 #include <sys/mman.h>
@@ -24,8 +24,8 @@
 #include <cstdint>
 #include <new>
 
-#include "rsocket-core/hints.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/hints.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad::preload::memory {
 namespace {

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "rsocket-core/above_limit.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/above_limit.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad::preload::policy_file {
 namespace {

@@ -9,6 +9,8 @@
 #include <limits>
 #include <new>
 
+#include "rsocket-core/base/sys.h"
+
 namespace ringroad::preload {
 
 inline constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
@@ -17,13 +19,19 @@ inline constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max(
 // wrong with the time-out.
 bool deadline_from(const timespec* timeout, std::int64_t& deadline) noexcept;
 
+// The same of a time-out in milliseconds; below 0: none.
+inline std::int64_t deadline_of(int timeout_ms) noexcept {
+  if (timeout_ms < 0) return kForever;
+  return timeout_ms == 0 ? 0 : sys::now_ns() + std::int64_t{timeout_ms} * 1'000'000;
+}
+
 // As ppoll(2), of a set that has streams in it. A cancellation point: within cancellation::point().
 // `bounded`: RLIMIT_NOFILE holds for it.
 int poll_streams(pollfd* fds, nfds_t count, std::int64_t deadline, const sigset_t* mask,
                  bool bounded);
 
-// Memory for one call: `few` entries on the stack, more from the heap (memory.cc). A program's thread may have a
-// small stack.
+// Memory for one call: `few` entries on the stack, more from the heap (memory.cc). A program's thread may
+// have a small stack.
 template <typename T, std::size_t few>
 class Scratch {
  public:

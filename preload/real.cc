@@ -1,13 +1,9 @@
 #include "preload/real.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 
-#include <cerrno>
-
-#include "preload/absent.h"
 #include "preload/lent_memory.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad::preload {
 
@@ -43,26 +39,6 @@ constexpr Real unbound() noexcept {
 
 constinit Real real_functions = unbound();
 bool real_bound = false;
-
-void bind(Real& to, LookUp* look_up) noexcept {
-#define RINGROAD_FUNCTION(ret, name, params)                                             \
-  {                                                                                      \
-    const auto function = reinterpret_cast<ret(*) params>(look_up(#name));               \
-    to.name = function != nullptr ? function : absent::instead<&Real::name>();           \
-  }
-#define RINGROAD_ALIAS(ret, name, target, params, args)
-#include "preload/functions.def"
-#undef RINGROAD_FUNCTION
-#undef RINGROAD_ALIAS
-}
-
-void bind_real() noexcept {
-  const int saved = errno;
-  // Idempotent, so two threads may do it at once.
-  bind(real_functions, [](const char* name) { return dlsym(RTLD_NEXT, name); });
-  __atomic_store_n(&real_bound, true, __ATOMIC_RELEASE);
-  errno = saved;
-}
 
 }  // namespace ringroad::preload
 

@@ -21,15 +21,11 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "rsocket-core/hints.h"
+#include "rsocket-core/base/hints.h"
 
 namespace ringroad::preload {
 
-struct Real;
-using LookUp = void*(const char* name);
-// Fills `to` with what `look_up` finds, and for what it does not find with preload/absent.h: no member is null.
-void bind(Real& to, LookUp* look_up) noexcept;
-// The same with what comes after this library, for real().
+// Binds real() to what comes after this library: binding.cc, as the functions that libc may lack call real().
 void bind_real() noexcept;
 
 // What stands for a function until it is bound: binds all of them, and calls it. None for those with

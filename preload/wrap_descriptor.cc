@@ -11,12 +11,15 @@
 #include <cstdarg>
 
 #include "preload/cancellation.h"
-#include "preload/close.h"
-#include "preload/fresh.h"
+#include "preload/deferred_stream.h"
+#include "preload/fd_room.h"
+#include "preload/fd_table.h"
 #include "preload/listeners.h"
+#include "preload/process_state.h"
 #include "preload/real.h"
-#include "preload/runtime.h"
-#include "rsocket-core/sys.h"
+#include "preload/seen_options.h"
+#include "preload/socket_lifecycle.h"
+#include "rsocket-core/base/sys.h"
 
 // For programs whose seconds have 64 bits everywhere; glibc names them only where that matters.
 #ifndef SO_TIMESTAMP_NEW
@@ -30,24 +33,24 @@ using namespace ringroad::preload;
 
 namespace {
 
-using runtime::give_away;
+using socket_lifecycle::give_away;
 
 // The call that duplicates `from`, and what follows from it here. A vfork child has its own numbers, beside
 // memory that is its parent's: what it duplicates it means to leave to the program that it becomes.
 template <typename Call>
 int duplicate(int from, Call call) {
-  if (runtime::existing_agent() == nullptr) return call();
-  const bool own = runtime::owns_memory();
+  if (process_state::existing_agent() == nullptr) return call();
+  const bool own = process_state::owns_memory();
   int result;
   {
-    const descriptors::Change change;
+    const fd_table::FdMutation change;
     result = call();
     if (own && result >= 0 && result != from) {
       const int saved = errno;
-      if (const SocketRef socket = descriptors::find(from)) {
-        descriptors::add_number(result, socket);
-      } else if (descriptors::managed(result)) {
-        number_is_gone(result);
+      if (const SocketRef socket = socket_lifecycle::find(from)) {
+        fd_table::add_number(result, socket);
+      } else if (fd_table::managed(result)) {
+        socket_lifecycle::take_out_closed(result);
       }
       errno = saved;
     }
@@ -64,29 +67,29 @@ int duplicate(int from, Call call) {
 // There was no copy; if the library had what it lacks, it is made.
 template <auto known, typename... More>
 RR_NOINLINE int duplicate_again(int from, More... more) {
-  return errno == EMFILE && runtime::made_room() ? known(from, more...) : -1;
+  return errno == EMFILE && fd_room::make_room() ? known(from, more...) : -1;
 }
 
 // A copy of a number that is not known here, before and after and while nobody changes what a number
 // names. Else it is made by `known`, which takes the same arguments as `function`, of Real.
 template <auto function, auto known, typename... More>
 inline int duplicate_in_kernel(int from, More... more) {
-  using descriptors::Change;
-  if (!descriptors::in_range(from) || descriptors::managed(from) ||
-      hardly_ever(Change::under_way())) {
+  using fd_table::FdMutation;
+  if (!fd_table::in_range(from) || fd_table::managed(from) ||
+      hardly_ever(FdMutation::under_way())) {
     return known(from, more...);
   }
   struct {
     int from;
     unsigned changes;
-  } before{from, Change::count()};
+  } before{from, FdMutation::count()};
   keep_in_memory(before);
   const int result = (real().*function)(from, more...);
   if (result < 0) return duplicate_again<known>(before.from, more...);
-  if (hardly_ever(!descriptors::in_range(result)) ||
-      hardly_ever(descriptors::table[before.from].load(std::memory_order_acquire) != nullptr) ||
-      hardly_ever(descriptors::table[result].load(std::memory_order_acquire) != nullptr) ||
-      hardly_ever(Change::count() != before.changes)) {
+  if (hardly_ever(!fd_table::in_range(result)) ||
+      hardly_ever(fd_table::table[before.from].load(std::memory_order_acquire) != nullptr) ||
+      hardly_ever(fd_table::table[result].load(std::memory_order_acquire) != nullptr) ||
+      hardly_ever(FdMutation::count() != before.changes)) {
     sys::close_quietly(result);
     return known(before.from, more...);
   }
@@ -100,12 +103,12 @@ int call_dup_over(int from, int to, int flags, bool three) {
 }
 
 RR_NOINLINE int dup_over(int from, int to, int flags, bool three) {
-  if (!runtime::owns_memory()) {
+  if (!process_state::owns_memory()) {
     return duplicate(from, [&] { return call_dup_over(from, to, flags, three); });
   }
-  if (private_descriptors::is_marked(to)) {
+  if (reserved_fds::is_marked(to)) {
     const bool fails = from == to || (flags & ~O_CLOEXEC) != 0 || sys::fcntl(from, F_GETFD) < 0;
-    if (fails || !runtime::gives_way(to)) {
+    if (fails || !fd_room::give_way(to)) {
       errno = three && (from == to || (flags & ~O_CLOEXEC) != 0) ? EINVAL : EBADF;
       return -1;
     }
@@ -113,15 +116,15 @@ RR_NOINLINE int dup_over(int from, int to, int flags, bool three) {
   if (from == to || (flags & ~O_CLOEXEC) != 0) return call_dup_over(from, to, flags, three);
   SocketRef closed;
   const auto call = [&] {
-    if (descriptors::managed(to)) {
+    if (fd_table::managed(to)) {
       if (sys::fcntl(from, F_GETFD) < 0) return -1;  // EBADF: `to` stays open
-      closed = before_number_goes(to);               // an implicit close of `to`
+      closed = socket_lifecycle::take_out(to);               // an implicit close of `to`
     }
     const sys::DescriptorTurn turn;
     return call_dup_over(from, to, flags, three);
   };
-  if (runtime::existing_agent() == nullptr) return call();
-  const descriptors::Farewell farewell(to);
+  if (process_state::existing_agent() == nullptr) return call();
+  const seen_options::LingerHold farewell(to);
   return duplicate(from, call);
 }
 
@@ -175,17 +178,17 @@ template <auto function>
 RR_NOINLINE int fcntl_common(int fd, int cmd, long arg) {
   const auto call = real().*function;
   if (duplicates(cmd)) {
-    return runtime::with_room([&] { return duplicate(fd, [&] { return call(fd, cmd, arg); }); });
+    return fd_room::with_room([&] { return duplicate(fd, [&] { return call(fd, cmd, arg); }); });
   }
-  const bool was_cloexec = cmd == F_SETFD && descriptors::managed(fd) && is_cloexec(fd);
+  const bool was_cloexec = cmd == F_SETFD && fd_table::managed(fd) && is_cloexec(fd);
   const int result = call(fd, cmd, arg);
-  if (result < 0 || !descriptors::managed(fd)) {
+  if (result < 0 || !fd_table::managed(fd)) {
     return result;
   }
   if (cmd == F_SETFD && (arg & FD_CLOEXEC) == 0) {
     if (was_cloexec) give_away(fd, Reason::kExec);
   } else if (cmd == F_SETFL) {
-    const SocketRef socket = descriptors::find(fd);
+    const SocketRef socket = socket_lifecycle::find(fd);
     if (Stream* stream = socket.stream()) {
       stream->set_nonblocking((arg & O_NONBLOCK) != 0);
       if ((arg & O_ASYNC) != 0) give_away(fd, Reason::kDescriptorUse);
@@ -206,19 +209,19 @@ RR_NOINLINE int fcntl_dup(int fd, int cmd, long arg) {
 
 template <auto function>
 inline int any_fcntl(int fd, int cmd, long arg) {
-  if (descriptors::managed(fd)) return fcntl_known<function>(fd, cmd, arg);
+  if (fd_table::managed(fd)) return fcntl_known<function>(fd, cmd, arg);
   if (duplicates(cmd)) return fcntl_dup<function>(fd, cmd, arg);
   return (real().*function)(fd, cmd, arg);
 }
 
 RR_NOINLINE int plain_dup(int fd) {
-  return runtime::with_room([&] { return duplicate(fd, [&] { return real().dup(fd); }); });
+  return fd_room::with_room([&] { return duplicate(fd, [&] { return real().dup(fd); }); });
 }
 
 RR_NOINLINE int dup_known(int fd) { return cancellation::no_point<plain_dup>(fd); }
 
 RR_NOINLINE int stream_ioctl(int fd, unsigned long request, void* arg) {
-  const SocketRef socket = descriptors::find(fd);
+  const SocketRef socket = socket_lifecycle::find(fd);
   Stream* stream = socket.stream();
   if (stream == nullptr || stream->on_kernel_for_good()) {
     const int result = real().ioctl(fd, request, arg);
@@ -261,7 +264,7 @@ RR_NOINLINE int stream_getsockopt(int fd, int level, int name, void* value, sock
     return real().getsockopt(fd, level, name, value, len);
   }
   const bool nodelay = level == IPPROTO_TCP;
-  const SocketRef socket = descriptors::find(fd);
+  const SocketRef socket = socket_lifecycle::find(fd);
   Stream* stream = socket.stream();
   if (nodelay) {
     const auto call = [&] { return real().getsockopt(fd, level, name, value, len); };
@@ -272,8 +275,8 @@ RR_NOINLINE int stream_getsockopt(int fd, int level, int name, void* value, sock
   int& error = *static_cast<int*>(value);
   if (stream != nullptr) {
     if (error == 0 && !stream->on_kernel_for_good()) error = stream->take_error();
-  } else if (error == 0 && socket.is(Socket::Kind::kConnecting)) {
-    runtime::established(fd, socket);
+  } else if (error == 0 && socket.is(FdEntry::Kind::kConnecting)) {
+    socket_lifecycle::establish(fd, socket);
   }
   return result;
 }
@@ -282,7 +285,7 @@ RR_NOINLINE int stream_setsockopt(int fd, int level, int name, const void* value
                                   socklen_t len) {
   const Reason reason = reason_for_option(level, name);
   if (reason != Reason::kNone) give_away(fd, reason);
-  const SocketRef socket = descriptors::find(fd);
+  const SocketRef socket = socket_lifecycle::find(fd);
   Stream* stream = socket.stream();
   const auto call = [&] { return real().setsockopt(fd, level, name, value, len); };
   if (stream != nullptr && level == IPPROTO_TCP && name == TCP_NODELAY) {
@@ -294,9 +297,9 @@ RR_NOINLINE int stream_setsockopt(int fd, int level, int name, const void* value
 }
 
 RR_NOINLINE int set_on_stream(int fd, int level, int name, const void* value, socklen_t len) {
-  if (fresh::is(fd) && reason_for_option(level, name) == Reason::kNone) {
+  if (deferred_stream::is(fd) && reason_for_option(level, name) == Reason::kNone) {
     const int result = real().setsockopt(fd, level, name, value, len);
-    if (fresh::is(fd)) return result;  // else it has become a stream meanwhile, which is to know
+    if (deferred_stream::is(fd)) return result;  // else it has become a stream meanwhile, which is to know
   }
   return cancellation::no_point<stream_setsockopt>(fd, level, name, value, len);
 }
@@ -308,14 +311,14 @@ constexpr bool looks_at_what_it_was_given(int level, int name) noexcept {
 
 // An option that is asked for later, of a socket that may be a stream by then.
 RR_NOINLINE int note_and_set(int fd, int level, int name, const void* value, socklen_t len) {
-  const int result = descriptors::managed(fd) ? set_on_stream(fd, level, name, value, len)
+  const int result = fd_table::managed(fd) ? set_on_stream(fd, level, name, value, len)
                                               : real().setsockopt(fd, level, name, value, len);
   if (name == SO_LINGER) {
-    descriptors::note_if_lingers(fd);
-  } else if (descriptors::sets_time_out(name)) {
-    descriptors::note_if_times_out(fd);
+    seen_options::note_if_lingers(fd);
+  } else if (seen_options::sets_time_out(name)) {
+    seen_options::note_if_times_out(fd);
   } else {
-    descriptors::note_if_reads_unusually(fd);
+    seen_options::note_if_reads_unusually(fd);
   }
   return result;
 }
@@ -339,21 +342,21 @@ int rr_fcntl(int fd, int cmd, long arg) { return any_fcntl<&Real::fcntl>(fd, cmd
 int rr_fcntl64(int fd, int cmd, long arg) { return any_fcntl<&Real::fcntl64>(fd, cmd, arg); }
 
 int rr_ioctl(int fd, unsigned long request, void* arg) {
-  if (!descriptors::managed(fd)) return real().ioctl(fd, request, arg);
+  if (!fd_table::managed(fd)) return real().ioctl(fd, request, arg);
   return cancellation::no_point<stream_ioctl>(fd, request, arg);
 }
 
 int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
-  if (hardly_ever(looks_at_what_it_was_given(level, name)) && !descriptors::managed(fd)) {
+  if (hardly_ever(looks_at_what_it_was_given(level, name)) && !fd_table::managed(fd)) {
     const int result = real().getsockopt(fd, level, name, value, len);
-    if (result == 0) consider_unknown_listener(fd);
+    if (result == 0) listeners::consider_unknown(fd);
     return result;
   }
   const bool ours =
       (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_ZEROCOPY_RECEIVE)) ||
       (level == SOL_SOCKET && name == SO_ERROR);
-  const bool kernels = fresh::is(fd) && name != TCP_ZEROCOPY_RECEIVE;
-  if (!ours || !descriptors::managed(fd) || kernels) {
+  const bool kernels = deferred_stream::is(fd) && name != TCP_ZEROCOPY_RECEIVE;
+  if (!ours || !fd_table::managed(fd) || kernels) {
     return real().getsockopt(fd, level, name, value, len);
   }
   return cancellation::no_point<stream_getsockopt>(fd, level, name, value, len);
@@ -361,21 +364,21 @@ int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
 
 int rr_setsockopt(int fd, int level, int name, const void* value, socklen_t len) {
   const bool noted =
-      level == SOL_SOCKET && (name == SO_LINGER || descriptors::sets_time_out(name) ||
+      level == SOL_SOCKET && (name == SO_LINGER || seen_options::sets_time_out(name) ||
                               reason_for_option(level, name) != Reason::kNone);
   if (noted) return note_and_set(fd, level, name, value, len);
-  if (descriptors::managed(fd)) return set_on_stream(fd, level, name, value, len);
+  if (fd_table::managed(fd)) return set_on_stream(fd, level, name, value, len);
   return real().setsockopt(fd, level, name, value, len);
 }
 
 FILE* rr_fdopen(int fd, const char* mode) {
   // stdio reads and writes by calls that nobody can interpose.
-  if (descriptors::managed(fd)) give_away(fd, Reason::kDescriptorUse);
+  if (fd_table::managed(fd)) give_away(fd, Reason::kDescriptorUse);
   return real().fdopen(fd, mode);
 }
 
 int rr_vdprintf(int fd, const char* format, va_list args) {
-  if (descriptors::managed(fd)) give_away(fd, Reason::kDescriptorUse);
+  if (fd_table::managed(fd)) give_away(fd, Reason::kDescriptorUse);
   return real().vdprintf(fd, format, args);
 }
 
@@ -389,7 +392,7 @@ int rr_dprintf(int fd, const char* format, ...) {
 
 // Where the bounds of what is printed are checked (_FORTIFY_SOURCE).
 int rr___vdprintf_chk(int fd, int flag, const char* format, va_list args) {
-  if (descriptors::managed(fd)) give_away(fd, Reason::kDescriptorUse);
+  if (fd_table::managed(fd)) give_away(fd, Reason::kDescriptorUse);
   return real().__vdprintf_chk(fd, flag, format, args);
 }
 
@@ -404,6 +407,6 @@ int rr___dprintf_chk(int fd, int flag, const char* format, ...) {
 int rr_pidfd_getfd(int pidfd, int fd, unsigned flags) {
   // Nobody here says whose descriptors they are. If ours, a copy comes to be that the library is
   // not told of.
-  if (descriptors::managed(fd)) give_away(fd, Reason::kFdPassed);
+  if (fd_table::managed(fd)) give_away(fd, Reason::kFdPassed);
   return real().pidfd_getfd(pidfd, fd, flags);
 }

@@ -9,7 +9,7 @@
 #include "preload/cancellation.h"
 #include "preload/jumps.h"
 #include "preload/real.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad::preload::jumps {
 namespace {
@@ -109,9 +109,9 @@ void leave_handlers(Address outer, Address here, const AlternateStack& alternate
     if (!is_within(reinterpret_cast<Address>(frames), here, outer, alternate)) return;
     // A call with a pad returns, and says itself that it waits no more.
     const HandlerFrame* const around = frames->outer;
-    outside::go_back_to(to_pad              ? frames->waits
+    unmanaged_waiters::go_back_to(to_pad              ? frames->waits
                         : around != nullptr ? around->waits
-                                            : outside::Waits{});
+                                            : unmanaged_waiters::Waits{});
   }
 }
 
@@ -170,7 +170,7 @@ void after_fork_child() noexcept {
 
 void HandlerFrame::begin() noexcept {
   outer = frames;
-  waits = outside::waits_of_thread();
+  waits = unmanaged_waiters::waits_of_thread();
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
   frames = this;
   signals::thread_state.in_handler = true;

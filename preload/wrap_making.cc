@@ -1,6 +1,7 @@
-// Calls that make descriptors which are never streams: they are libc's. Where the library has what they lack, it
-// gives that back.
-#include "preload/room.h"
+// Calls that make descriptors which are never streams: they are libc's. Where the library has what they
+// lack, it gives that back.
+#include "preload/fd_room.h"
+#include "preload/real.h"
 
 using namespace ringroad;
 using namespace ringroad::preload;
@@ -10,8 +11,8 @@ namespace {
 template <auto function, typename... Args>
 inline int make(Args... args) {
   const int result = (real().*function)(args...);
-  if (hardly_ever(result < 0)) return room::came_free() ? (real().*function)(args...) : result;
-  room::look_at(result);
+  if (hardly_ever(result < 0)) return fd_room::came_free() ? (real().*function)(args...) : result;
+  fd_room::look_at(result);
   return result;
 }
 
@@ -19,7 +20,7 @@ inline int make(Args... args) {
 template <auto function, typename... Args>
 inline int make_limited(Args... args) {
   const int result = (real().*function)(args...);
-  room::look_at(result);
+  fd_room::look_at(result);
   return result;
 }
 
@@ -27,16 +28,16 @@ inline int make_limited(Args... args) {
 template <typename Call>
 inline int make_both(const int* ends, Call call) {
   int result = call();
-  if (hardly_ever(result < 0) && room::came_free()) result = call();
-  if (result == 0) room::look_at(ends[0] > ends[1] ? ends[0] : ends[1]);
+  if (hardly_ever(result < 0) && fd_room::came_free()) result = call();
+  if (result == 0) fd_room::look_at(ends[0] > ends[1] ? ends[0] : ends[1]);
   return result;
 }
 
 template <auto function, auto number_of, typename... Args>
 inline auto make_handle(Args... args) {
   auto* result = (real().*function)(args...);
-  if (hardly_ever(result == nullptr) && room::came_free()) result = (real().*function)(args...);
-  if (result != nullptr && room::is_looked_at()) room::look_at(number_of(result));
+  if (hardly_ever(result == nullptr) && fd_room::came_free()) result = (real().*function)(args...);
+  if (result != nullptr && fd_room::is_looked_at()) fd_room::look_at(number_of(result));
   return result;
 }
 

@@ -6,8 +6,10 @@
 #include <cstdarg>
 #include <cstdlib>
 
+#include "preload/fork_exec.h"
+#include "preload/process_start.h"
 #include "preload/real.h"
-#include "preload/runtime.h"
+#include "preload/socket_lifecycle.h"
 
 using namespace ringroad;
 using namespace ringroad::preload;
@@ -18,26 +20,26 @@ namespace {
 __attribute__((constructor(101))) void library_loaded(int argc, char** argv) noexcept {
   const int saved = errno;
   bind_real();
-  runtime::capture_start(argc > 0 ? argv[0] : nullptr);
-  runtime::watch_forks();
+  process_start::capture(argc > 0 ? argv[0] : nullptr);
+  process_start::watch_forks();
   // Registered first, so it runs last: after the handlers of the program.
-  at_quick_exit([] { runtime::leave(Reason::kExit); });
+  at_quick_exit([] { fork_exec::leave(Reason::kExit); });
   errno = saved;
 }
 
 // exit(3) and return from main end here; what was sent must be in the kernel's hands by then.
-__attribute__((destructor)) void library_unloaded() noexcept { runtime::leave(Reason::kExit); }
+__attribute__((destructor)) void library_unloaded() noexcept { fork_exec::leave(Reason::kExit); }
 
 }  // namespace
 
 void rr__exit(int status) {
-  runtime::leave(Reason::kExit);
+  fork_exec::leave(Reason::kExit);
   real()._exit(status);
   __builtin_unreachable();
 }
 
 void rr__Exit(int status) {
-  runtime::leave(Reason::kExit);
+  fork_exec::leave(Reason::kExit);
   real()._Exit(status);
   __builtin_unreachable();
 }
@@ -46,36 +48,36 @@ void rr__Exit(int status) {
 // standard input, output or error. Libc starts them by calls of its own.
 
 int rr_system(const char* command) {
-  runtime::give_away_stdio();
+  fork_exec::give_away_stdio();
   return real().system(command);
 }
 
 FILE* rr_popen(const char* command, const char* mode) {
-  runtime::give_away_stdio();
+  fork_exec::give_away_stdio();
   return real().popen(command, mode);
 }
 
 int rr_posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                    const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
-  runtime::give_away_stdio();
+  fork_exec::give_away_stdio();
   return real().posix_spawn(pid, path, actions, attributes, argv, envp);
 }
 
 int rr_posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                     const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
-  runtime::give_away_stdio();
+  fork_exec::give_away_stdio();
   return real().posix_spawnp(pid, file, actions, attributes, argv, envp);
 }
 
 // What stands in the list cannot be asked for again.
 int rr_posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int from, int to) {
-  runtime::give_away(from, Reason::kExec);
+  socket_lifecycle::give_away(from, Reason::kExec);
   return real().posix_spawn_file_actions_adddup2(actions, from, to);
 }
 
 // ---- exec: a vfork child's parent keeps its streams.
 
-using runtime::become;
+using fork_exec::become;
 
 int rr_execve(const char* path, char* const argv[], char* const envp[]) {
   return become([&] { return real().execve(path, argv, envp); });
@@ -140,6 +142,6 @@ int rr_prctl(int option, ...) {
   unsigned long a[4];
   for (unsigned long& word : a) word = va_arg(args, unsigned long);
   va_end(args);
-  if (option == PR_SET_SECCOMP) runtime::use_the_kernel_only();
+  if (option == PR_SET_SECCOMP) socket_lifecycle::use_the_kernel_only();
   return bound_real().prctl(option, a[0], a[1], a[2], a[3]);
 }

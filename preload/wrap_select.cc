@@ -7,10 +7,10 @@
 
 #include "preload/arguments.h"
 #include "preload/cancellation.h"
+#include "preload/fd_table.h"
 #include "preload/polling.h"
 #include "preload/real.h"
-#include "preload/runtime.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 
 using namespace ringroad;
 using namespace ringroad::preload;
@@ -34,13 +34,13 @@ bool is_in(int fd, const fd_set* set) noexcept {
 
 // Whether the numbers that are asked for are all below those that were ever managed.
 inline bool asks_below_managed(int count) noexcept {
-  return count <= descriptors::lowest.load(std::memory_order_relaxed);
+  return count <= fd_table::lowest.load(std::memory_order_relaxed);
 }
 
 bool any_managed(int count, const fd_set* in, const fd_set* out, const fd_set* except) noexcept {
-  const int end = std::min(count, descriptors::highest.load(std::memory_order_relaxed) + 1);
-  for (int fd = descriptors::lowest.load(std::memory_order_relaxed); fd < end; ++fd) {
-    if (!descriptors::managed(fd)) continue;
+  const int end = std::min(count, fd_table::highest.load(std::memory_order_relaxed) + 1);
+  for (int fd = fd_table::lowest.load(std::memory_order_relaxed); fd < end; ++fd) {
+    if (!fd_table::managed(fd)) continue;
     if (is_in(fd, in) || is_in(fd, out) || is_in(fd, except)) return true;
   }
   return false;
@@ -55,7 +55,7 @@ bool is_any_wrong(const fd_set* in, const fd_set* out, const fd_set* except) noe
 RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* except,
                                std::int64_t deadline, const sigset_t* mask) {
   // As the kernel does, which looks at no more of the sets than can be open.
-  if (int size = 0; descriptors::exceeds_kernels_table(count, size)) count = size;
+  if (int size = 0; fd_table::exceeds_kernels_table(count, size)) count = size;
   const auto asked_in_word = [&](int word) noexcept {
     unsigned long all = 0;
     for (fd_set* set : {in, out, except}) {

@@ -1,14 +1,14 @@
 // Handlers of signals: each that the program installs is wrapped, so that none runs while the
-// thread holds a lock of the library's (rsocket-core/signals.h). The program is told of its own.
+// thread holds a lock of the library's (rsocket-core/base/signals.h). The program is told of its own.
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 
 #include "preload/cancellation.h"
 #include "preload/jumps.h"
+#include "preload/process_state.h"
 #include "preload/real.h"
-#include "preload/runtime.h"
-#include "rsocket-core/signals.h"
+#include "rsocket-core/base/signals.h"
 
 namespace {
 
@@ -101,7 +101,7 @@ void note_unseen(int signo) noexcept {
 // vfork child has handlers of its own and its parent's memory.
 void review_unseen(int signo) noexcept {
   if ((signals::handlers_unseen.load(std::memory_order_relaxed) & bit_of(signo)) == 0) return;
-  if (!runtime::owns_memory()) return;
+  if (!process_state::owns_memory()) return;
   signals::handlers_unseen.fetch_and(~bit_of(signo), std::memory_order_relaxed);
   const int saved = errno;
   struct sigaction now {};

@@ -11,13 +11,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "preload/cancellation.h"
+#include "preload/fd_room.h"
+#include "preload/fd_table.h"
+#include "preload/fork_exec.h"
 #include "preload/lent_memory.h"
+#include "preload/process_state.h"
 #include "preload/real.h"
-#include "preload/room.h"
-#include "preload/runtime.h"
-#include "rsocket-core/sys.h"
+#include "preload/socket_lifecycle.h"
+#include "rsocket-core/base/sys.h"
 
 using namespace ringroad;
 using namespace ringroad::preload;
@@ -39,7 +43,7 @@ struct SizedMask {
   long size;
 };
 
-bool has_streams() noexcept { return runtime::existing_agent() != nullptr; }
+bool has_streams() noexcept { return process_state::existing_agent() != nullptr; }
 
 // The kernel takes masks of this size alone, and says so.
 bool of_mask(long mask, long size) noexcept { return mask == 0 || size == _NSIG / 8; }
@@ -78,133 +82,46 @@ long and_tell_what_is_left(timespec* timeout, timespec& whole, Wait wait) {
   return result;
 }
 
+// The place in the file takes two words, of which one has it on these processors.
+ssize_t preadv2_by_number(int fd, const iovec* iov, int count, off_t offset, long /*unused*/, int flags) {
+  return rr_preadv2(fd, iov, count, offset, flags);
+}
+ssize_t pwritev2_by_number(int fd, const iovec* iov, int count, off_t offset, long /*unused*/, int flags) {
+  return rr_pwritev2(fd, iov, count, offset, flags);
+}
+
+// Calls it with the system call's words as its arguments.
+template <typename Result, typename... Params, std::size_t... index>
+[[gnu::always_inline]] inline long call_with(Result (*function)(Params...), const long* words,
+                                             std::index_sequence<index...> /*of Params*/) {
+  return function(as<Params>(words[index])...);
+}
+template <typename Result, typename... Params>
+[[gnu::always_inline]] inline long call_with(Result (*function)(Params...), const long* words) {
+  static_assert(sizeof...(Params) <= 6);
+  return call_with(function, words, std::index_sequence_for<Params...>());
+}
+
 // Programs that make system calls by number (node closes its sockets so) go through the same doors.
 // False: it is none of them.
 RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
   long& result = *answer;
   const int fd = static_cast<int>(a[0]);
   switch (number) {
-    case SYS_close:
-      result = rr_close(fd);
-      return true;
-    case SYS_close_range:
-      result = rr_close_range(as<unsigned>(a[0]), as<unsigned>(a[1]), as<int>(a[2]));
-      return true;
-    case SYS_read:
-      result = rr_read(fd, as<void*>(a[1]), as<size_t>(a[2]));
-      return true;
-    case SYS_write:
-      result = rr_write(fd, as<const void*>(a[1]), as<size_t>(a[2]));
-      return true;
-    case SYS_readv:
-      result = rr_readv(fd, as<const iovec*>(a[1]), as<int>(a[2]));
-      return true;
-    case SYS_writev:
-      result = rr_writev(fd, as<const iovec*>(a[1]), as<int>(a[2]));
-      return true;
-    case SYS_recvfrom:
-      result = rr_recvfrom(fd, as<void*>(a[1]), as<size_t>(a[2]), as<int>(a[3]),
-                           as<sockaddr*>(a[4]), as<socklen_t*>(a[5]));
-      return true;
-    case SYS_sendto:
-      result = rr_sendto(fd, as<const void*>(a[1]), as<size_t>(a[2]), as<int>(a[3]),
-                         as<const sockaddr*>(a[4]), as<socklen_t>(a[5]));
-      return true;
-    case SYS_recvmsg:
-      result = rr_recvmsg(fd, as<msghdr*>(a[1]), as<int>(a[2]));
-      return true;
-    case SYS_sendmsg:
-      result = rr_sendmsg(fd, as<const msghdr*>(a[1]), as<int>(a[2]));
-      return true;
-    case SYS_recvmmsg:
-      result = rr_recvmmsg(fd, as<mmsghdr*>(a[1]), as<unsigned>(a[2]), as<int>(a[3]),
-                           as<timespec*>(a[4]));
-      return true;
-    case SYS_sendmmsg:
-      result = rr_sendmmsg(fd, as<mmsghdr*>(a[1]), as<unsigned>(a[2]), as<int>(a[3]));
-      return true;
-    case SYS_preadv2:
-      result = rr_preadv2(fd, as<const iovec*>(a[1]), as<int>(a[2]), a[3], as<int>(a[5]));
-      return true;
-    case SYS_pwritev2:
-      result = rr_pwritev2(fd, as<const iovec*>(a[1]), as<int>(a[2]), a[3], as<int>(a[5]));
-      return true;
-    case SYS_socket:
-      result = rr_socket(as<int>(a[0]), as<int>(a[1]), as<int>(a[2]));
-      return true;
-    case SYS_connect:
-      result = rr_connect(fd, as<const sockaddr*>(a[1]), as<socklen_t>(a[2]));
-      return true;
-    case SYS_listen:
-      result = rr_listen(fd, as<int>(a[1]));
-      return true;
-    case SYS_accept4:
-      result = rr_accept4(fd, as<sockaddr*>(a[1]), as<socklen_t*>(a[2]), as<int>(a[3]));
-      return true;
-#ifdef SYS_accept
-    case SYS_accept:
-      result = rr_accept(fd, as<sockaddr*>(a[1]), as<socklen_t*>(a[2]));
-      return true;
-#endif
-    case SYS_shutdown:
-      result = rr_shutdown(fd, as<int>(a[1]));
-      return true;
-    case SYS_dup:
-      result = rr_dup(fd);
-      return true;
-#ifdef SYS_dup2
-    case SYS_dup2:
-      result = rr_dup2(fd, as<int>(a[1]));
-      return true;
-#endif
-    case SYS_dup3:
-      result = rr_dup3(fd, as<int>(a[1]), as<int>(a[2]));
-      return true;
-    case SYS_fcntl:
-      result = rr_fcntl(fd, as<int>(a[1]), a[2]);
-      return true;
-    case SYS_ioctl:
-      result = rr_ioctl(fd, as<unsigned long>(a[1]), as<void*>(a[2]));
-      return true;
-    case SYS_setsockopt:
-      result = rr_setsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<const void*>(a[3]),
-                             as<socklen_t>(a[4]));
-      return true;
-    case SYS_getsockopt:
-      result =
-          rr_getsockopt(fd, as<int>(a[1]), as<int>(a[2]), as<void*>(a[3]), as<socklen_t*>(a[4]));
-      return true;
-    case SYS_sendfile:
-      result = rr_sendfile64(fd, as<int>(a[1]), as<off64_t*>(a[2]), as<size_t>(a[3]));
-      return true;
-    case SYS_splice:
-      result = rr_splice(fd, as<off64_t*>(a[1]), as<int>(a[2]), as<off64_t*>(a[3]),
-                         as<size_t>(a[4]), as<unsigned>(a[5]));
-      return true;
-    case SYS_epoll_ctl:
-      result = rr_epoll_ctl(fd, as<int>(a[1]), as<int>(a[2]), as<epoll_event*>(a[3]));
-      return true;
-#ifdef SYS_epoll_wait
-    case SYS_epoll_wait:
-      result = rr_epoll_wait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]));
-      return true;
-#endif
+#define RINGROAD_FUNCTION(ret, name, params)
+#define RINGROAD_ALIAS(ret, name, target, params, args)
+#define RINGROAD_BY_NUMBER(system_call, function, look) \
+  case SYS_##system_call:                               \
+    result = call_with(function, a);                    \
+    return true;
+#include "preload/functions.def"
+#undef RINGROAD_FUNCTION
+#undef RINGROAD_ALIAS
     case SYS_epoll_pwait:
       if (!of_mask(a[4], a[5])) break;
       result = rr_epoll_pwait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]),
                               as<const sigset_t*>(a[4]));
       return true;
-#ifdef SYS_poll
-    case SYS_poll:
-      result = rr_poll(as<pollfd*>(a[0]), as<nfds_t>(a[1]), as<int>(a[2]));
-      return true;
-#endif
-#ifdef SYS_select
-    case SYS_select:
-      result = rr_select(fd, as<fd_set*>(a[1]), as<fd_set*>(a[2]), as<fd_set*>(a[3]),
-                         as<timeval*>(a[4]));
-      return true;
-#endif
     case SYS_pselect6: {
       SizedMask mask{};
       timespec whole{};
@@ -246,7 +163,7 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
         iocb* request = nullptr;
         iocb its{};
         if (!read_from(as<iocb**>(a[2]) + i, request) || !read_from(request, its)) break;
-        runtime::give_away(static_cast<int>(its.aio_fildes), Reason::kDescriptorUse);
+        socket_lifecycle::give_away(static_cast<int>(its.aio_fildes), Reason::kDescriptorUse);
       }
       break;
     case SYS_io_uring_setup:
@@ -254,24 +171,24 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
       Stream::note_goes_past();
       break;
     case SYS_pidfd_getfd:
-      runtime::give_away(as<int>(a[1]), Reason::kFdPassed);
+      socket_lifecycle::give_away(as<int>(a[1]), Reason::kFdPassed);
       break;
     case SYS_execve:
     case SYS_execveat:
-      result = runtime::become([&] {
+      result = fork_exec::become([&] {
         return static_cast<int>(real().syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]));
       });
       return true;
     case SYS_prctl:
-      if (a[0] == PR_SET_SECCOMP) runtime::use_the_kernel_only();
+      if (a[0] == PR_SET_SECCOMP) socket_lifecycle::use_the_kernel_only();
       break;
     case SYS_seccomp:
       if (a[0] == SECCOMP_SET_MODE_STRICT || a[0] == SECCOMP_SET_MODE_FILTER) {
-        runtime::use_the_kernel_only();
+        socket_lifecycle::use_the_kernel_only();
       }
       break;
     case SYS_exit_group:
-      runtime::leave(Reason::kExit);
+      fork_exec::leave(Reason::kExit);
       break;
     default:
       break;
@@ -289,34 +206,10 @@ enum class Look : std::uint8_t {
   kLendsMemory,
 };
 
-// Their first argument is the only descriptor, and what they do to one that is not known here is
-// the kernel's affair.
-constexpr long kOfADescriptor[] = {
-    SYS_read,     SYS_write,    SYS_readv,    SYS_writev,     SYS_preadv2,
-    SYS_pwritev2, SYS_recvfrom, SYS_recvmsg,  SYS_recvmmsg,   SYS_sendto,
-    SYS_sendmsg,  SYS_sendmmsg, SYS_shutdown, SYS_getsockopt, SYS_ioctl,
-};
-constexpr long kOthers[] = {
-    SYS_close,      SYS_close_range, SYS_connect,      SYS_listen,   SYS_accept4,
-    SYS_dup,        SYS_dup3,        SYS_fcntl,        SYS_sendfile, SYS_splice,
-    SYS_epoll_ctl,  SYS_epoll_pwait, SYS_epoll_pwait2, SYS_pselect6, SYS_ppoll,
-    SYS_io_submit,  SYS_io_uring_setup, SYS_pidfd_getfd, SYS_execve,       SYS_execveat, SYS_prctl,
-    SYS_seccomp,    SYS_setsockopt,  SYS_exit_group,   SYS_socket,
-#ifdef SYS_accept
-    SYS_accept,
-#endif
-#ifdef SYS_dup2
-    SYS_dup2,
-#endif
-#ifdef SYS_epoll_wait
-    SYS_epoll_wait,
-#endif
-#ifdef SYS_poll
-    SYS_poll,
-#endif
-#ifdef SYS_select
-    SYS_select,
-#endif
+// Those that call_by_number() looks at more closely.
+constexpr long kLookedAt[] = {
+    SYS_epoll_pwait, SYS_epoll_pwait2, SYS_pselect6, SYS_ppoll,   SYS_io_submit,  SYS_io_uring_setup,
+    SYS_pidfd_getfd, SYS_execve,       SYS_execveat, SYS_prctl,   SYS_seccomp,    SYS_exit_group,
 };
 constexpr std::size_t kNumbers = 512;
 constexpr long kLenders[] = {
@@ -354,9 +247,13 @@ constexpr long kLimitedMakers[] = {
 };
 constexpr auto kLooks = [] {
   std::array<Look, kNumbers> looks{};
-  for (const long number : kOfADescriptor)
-    looks[static_cast<std::size_t>(number)] = Look::kIfManaged;
-  for (const long number : kOthers) looks[static_cast<std::size_t>(number)] = Look::kAlways;
+#define RINGROAD_FUNCTION(ret, name, params)
+#define RINGROAD_ALIAS(ret, name, target, params, args)
+#define RINGROAD_BY_NUMBER(system_call, function, look) looks[SYS_##system_call] = Look::look;
+#include "preload/functions.def"
+#undef RINGROAD_FUNCTION
+#undef RINGROAD_ALIAS
+  for (const long number : kLookedAt) looks[static_cast<std::size_t>(number)] = Look::kAlways;
   for (const long number : kMakers) looks[static_cast<std::size_t>(number)] = Look::kMakes;
   for (const long number : kLimitedMakers) {
     looks[static_cast<std::size_t>(number)] = Look::kMakesLimited;
@@ -384,15 +281,15 @@ RR_NOINLINE long look_and_call(long number, long a, long b, long c, long d, long
 RR_NOINLINE long make(long number, long a, long b, long c, long d, long e, long f) {
   const long result = real().syscall(number, a, b, c, d, e, f);
   if (hardly_ever(result < 0)) {
-    const bool again = look_at(number) == Look::kMakes && room::came_free();
+    const bool again = look_at(number) == Look::kMakes && fd_room::came_free();
     return again ? real().syscall(number, a, b, c, d, e, f) : result;
   }
   const long ends = number == SYS_socketpair ? d : number == SYS_pipe2 || number == kPipe ? a : 0;
-  if (ends != 0 && room::is_looked_at()) {
+  if (ends != 0 && fd_room::is_looked_at()) {
     const int* const both = reinterpret_cast<const int*>(ends);
-    room::look_at(std::max(both[0], both[1]));
+    fd_room::look_at(std::max(both[0], both[1]));
   } else {
-    room::look_at(static_cast<int>(result));
+    fd_room::look_at(static_cast<int>(result));
   }
   return result;
 }
@@ -403,7 +300,7 @@ RR_NOINLINE long make(long number, long a, long b, long c, long d, long e, long 
 long rr_syscall(long number, long a, long b, long c, long d, long e, long f) {
   const Look look = look_at(number);
   if (look == Look::kNever) return real().syscall(number, a, b, c, d, e, f);
-  if (look == Look::kIfManaged ? descriptors::managed(static_cast<int>(a))
+  if (look == Look::kIfManaged ? fd_table::managed(static_cast<int>(a))
                                : look == Look::kAlways) {
     return look_and_call(number, a, b, c, d, e, f);
   }

@@ -1,12 +1,13 @@
-// vfork(2) and clone(2), by both names that libc has for them: noticed, and left to libc. They return twice, or
-// on another stack, so no frame of ours may be there meanwhile: each sets a flag and jumps, with all registers
-// that hold arguments as they came.
+// vfork(2) and clone(2), by both names that libc has for them: noticed, and left to libc. They return twice,
+// or on another stack, so no frame of ours may be there meanwhile: each sets a flag and jumps, with all
+// registers that hold arguments as they came.
 #include "preload/lent_memory.h"
 #include "preload/real.h"
 
 using namespace ringroad::preload;
 
-// Where they jump to. Before bind_real() that is what calls it, as other libraries' constructors run before ours.
+// Where they jump to. Before bind_real() that is what calls it, as other libraries' constructors run before
+// ours.
 #define RR_NEXT(name)               \
   RR_HIDDEN void rr_first_##name(); \
   RR_HIDDEN constinit std::atomic<void (*)()> rr_next_##name{rr_first_##name};

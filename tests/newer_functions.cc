@@ -53,7 +53,9 @@ ssize_t vectored(long number, int fd, const iovec* pieces, int count, off64_t at
 // NOLINTBEGIN(bugprone-reserved-identifier): the names are libc's
 extern "C" {
 
-pid_t _Fork() noexcept { return the_fork != nullptr ? the_fork() : kernel(SYS_clone, SIGCHLD, 0L, 0L, 0L, 0L); }
+pid_t _Fork() noexcept {
+  return the_fork != nullptr ? the_fork() : kernel(SYS_clone, SIGCHLD, 0L, 0L, 0L, 0L);
+}
 
 int close_range(unsigned first, unsigned last, int flags) noexcept {
   return the_close_range != nullptr ? the_close_range(first, last, flags)
@@ -67,8 +69,9 @@ void closefrom(int first) noexcept {
 
 int epoll_pwait2(int epfd, epoll_event* events, int most, const timespec* timeout, const sigset_t* mask) {
   constexpr std::size_t kMaskBytes = 8;
-  return the_epoll_pwait2 != nullptr ? the_epoll_pwait2(epfd, events, most, timeout, mask)
-                                     : kernel(SYS_epoll_pwait2, epfd, events, most, timeout, mask, kMaskBytes);
+  return the_epoll_pwait2 != nullptr
+             ? the_epoll_pwait2(epfd, events, most, timeout, mask)
+             : kernel(SYS_epoll_pwait2, epfd, events, most, timeout, mask, kMaskBytes);
 }
 
 int execveat(int directory, const char* path, char* const arguments[], char* const environment[],
@@ -82,7 +85,8 @@ int fcntl64(int fd, int command, ...) {
   va_start(more, command);
   void* const argument = va_arg(more, void*);
   va_end(more);
-  return the_fcntl64 != nullptr ? the_fcntl64(fd, command, argument) : kernel(SYS_fcntl, fd, command, argument);
+  return the_fcntl64 != nullptr ? the_fcntl64(fd, command, argument)
+                                : kernel(SYS_fcntl, fd, command, argument);
 }
 
 pid_t gettid() noexcept { return the_gettid != nullptr ? the_gettid() : kernel(SYS_gettid); }
@@ -98,7 +102,8 @@ struct mallinfo2 mallinfo2() noexcept {
 }
 
 int pidfd_getfd(int pidfd, int fd, unsigned flags) noexcept {
-  return the_pidfd_getfd != nullptr ? the_pidfd_getfd(pidfd, fd, flags) : kernel(SYS_pidfd_getfd, pidfd, fd, flags);
+  return the_pidfd_getfd != nullptr ? the_pidfd_getfd(pidfd, fd, flags)
+                                    : kernel(SYS_pidfd_getfd, pidfd, fd, flags);
 }
 
 int pidfd_open(pid_t process, unsigned flags) noexcept {

@@ -70,7 +70,7 @@ std::string to_text(const Where& where) {
 
 socklen_t fill(const Where& where, sockaddr_storage& name) {
   policy::Address every;
-  every.family = policy::Family::kIpv6;
+  every.family = policy::ProcessGroup::kIpv6;
   return fill_sockaddr({where.address.value_or(every), where.port}, name);
 }
 

@@ -62,28 +62,6 @@ std::optional<long long> number_of(const json& object, const char* name) {
   return value.get<long long>();
 }
 
-std::string joined(const std::vector<std::string>& words, const std::string& between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
-}
-
-std::vector<std::string> split(const std::string& text, const char* separators) {
-  std::vector<std::string> words;
-  for (std::size_t begin = 0; begin < text.size();) {
-    begin = text.find_first_not_of(separators, begin);
-    if (begin == std::string::npos) break;
-    const std::size_t end = std::min(text.find_first_of(separators, begin), text.size());
-    words.push_back(text.substr(begin, end - begin));
-    begin = end;
-  }
-  return words;
-}
-
-bool contains(const std::vector<std::string>& list, const std::string& word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
-}
-
 std::vector<const policy::Rule*> Context::rdma_rules() const {
   std::vector<const policy::Rule*> rules;
   for (std::size_t i = 0; loaded_ && i < loaded_.policy->rule_count(); ++i) {
@@ -141,7 +119,7 @@ const std::vector<Path>& Context::paths() {
       std::vector<Prefix> parts;
       for (const LocalAddress& own : addresses()) {
         if (own.dev == "lo" || own.network.addr.family != subnet.addr.family) continue;
-        if (own.network.addr.family == policy::Family::kIpv6 && own.network.addr.bytes[0] == 0xfe &&
+        if (own.network.addr.family == policy::ProcessGroup::kIpv6 && own.network.addr.bytes[0] == 0xfe &&
             subnet.length < 10) {
           continue;  // link-local addresses need a scope
         }

@@ -13,6 +13,7 @@
 
 #include "cli/doctor/host.h"
 #include "cli/doctor/rdma_device.h"
+#include "cli/doctor/words.h"
 #include "policy/policy.h"
 #include "policy/rule.h"
 
@@ -93,9 +94,5 @@ nlohmann::json parse_json(const std::string& text);
 // The member as text or number; or what stands in for it.
 std::string text_of(const nlohmann::json& object, const char* name);
 std::optional<long long> number_of(const nlohmann::json& object, const char* name);
-
-std::string joined(const std::vector<std::string>& words, const std::string& between = ", ");
-std::vector<std::string> split(const std::string& text, const char* separators = " \t\r\n");
-bool contains(const std::vector<std::string>& list, const std::string& word);
 
 }  // namespace ringroad::cli::doctor

@@ -32,7 +32,7 @@ void check_firewall(Context& context, Findings& findings) {
   bool ipv6 = ipv4;
   for (const policy::Rule* rule : context.rdma_rules()) {
     for (const policy::Prefix& subnet : rule->subnets) {
-      (subnet.addr.family == policy::Family::kIpv4 ? ipv4 : ipv6) = true;
+      (subnet.addr.family == policy::ProcessGroup::kIpv4 ? ipv4 : ipv6) = true;
     }
   }
   const CommandResult nft = host.run({"nft", "-j", "list", "ruleset"});
@@ -88,7 +88,7 @@ void check_listener(Context& context, Findings& findings) {
   bool any = false;
   for (const LocalAddress& own : context.addresses()) {
     const bool link_local =
-        own.address.family == policy::Family::kIpv6 && own.address.bytes[0] == 0xfe;
+        own.address.family == policy::ProcessGroup::kIpv6 && own.address.bytes[0] == 0xfe;
     if (!context.is_rdma_netdev(own.dev) || link_local) continue;
     any = true;
     const std::string address = own.address.to_string();

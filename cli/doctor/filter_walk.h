@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/doctor/firewall.h"
-
 namespace ringroad::cli::doctor {
 
 // What a rule asks of a packet, as far as a packet of another host to the port is concerned.
@@ -29,6 +27,13 @@ struct FilterChain {
   bool base = false;
   bool drops = false;  // its policy
   std::vector<FilterRule> rules;
+};
+
+// What a chain does with the packets to the port.
+struct Verdict {
+  enum class Kind : unsigned char { kOpen, kFiltered, kMaybe };
+  Kind kind = Kind::kOpen;
+  std::string reason;  // the rule or chain
 };
 
 // A verdict for each base chain. They are named "FAMILY TABLE NAME", or by their name alone where

@@ -4,7 +4,6 @@
 #include <sstream>
 
 #include "cli/doctor/context.h"
-#include "cli/doctor/filter_walk.h"
 
 namespace ringroad::cli::doctor {
 namespace {

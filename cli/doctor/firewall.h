@@ -4,15 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "cli/doctor/filter_walk.h"
+
 namespace ringroad::cli::doctor {
 
 constexpr unsigned kRocePort = 4791;  // IANA: roce; RDMA packets and rdma_cm's
-
-struct Verdict {
-  enum class Kind : unsigned char { kOpen, kFiltered, kMaybe };
-  Kind kind = Kind::kOpen;
-  std::string reason;  // the rule or chain
-};
 
 // One verdict for each base chain of hook input or output that may filter; none: all is open. Rules
 // are followed in their order and through jumps: a drop or reject of the port filters, an accept of

@@ -30,7 +30,7 @@ bool leave_time(int fd, int option, ProbeClock::time_point until) {
 }  // namespace
 
 socklen_t fill_sockaddr(const policy::Endpoint& endpoint, sockaddr_storage& name) {
-  if (endpoint.addr.family == policy::Family::kIpv4) {
+  if (endpoint.addr.family == policy::ProcessGroup::kIpv4) {
     auto& v4 = reinterpret_cast<sockaddr_in&>(name);
     v4.sin_family = AF_INET;
     v4.sin_port = htons(endpoint.port);

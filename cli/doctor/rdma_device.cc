@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "cli/doctor/context.h"
+#include "cli/doctor/words.h"
 
 namespace ringroad::cli::doctor {
 namespace {

@@ -1,10 +1,7 @@
-"""What `ringroad bench` executes: python3 .../bench oltp|net|redis|model OPTIONS."""
+"""What `ringroad bench` executes: python3 -m integration.bench oltp|net|redis|model OPTIONS."""
 
 import importlib
 import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).absolute().parent.parent))
 
 BENCHES = ("oltp", "net", "redis", "model")
 
@@ -13,7 +10,7 @@ def main():
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in BENCHES:
         sys.exit(f"bench: there is no bench \"{name}\", only {', '.join(BENCHES)}")
-    return importlib.import_module(f"bench.{name}").main(sys.argv[2:])
+    return importlib.import_module(f"integration.bench.{name}").main(sys.argv[2:])
 
 
 if __name__ == "__main__":

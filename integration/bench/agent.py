@@ -2,9 +2,9 @@
 
 It is started by hosts.Host, with this project's Python packages sent to it, and speaks JSON lines:
 
-    {"make": "lib.mariadb:MariaDb", "words": {...}}          -> {"object": 3}
+    {"make": "integration.lib.mariadb:MariaDb", "words": {...}}          -> {"object": 3}
     {"object": 3, "call": "status", "words": [...], ...}     -> {"value": ...}
-    {"function": "lib.rdma_counters:read", "words": [...]}   -> {"value": ...}
+    {"function": "integration.lib.rdma_counters:read", "words": [...]}   -> {"value": ...}
 
 When its input ends (the bench is over, has been killed, or its host is out of reach) it lets go of
 the objects, newest first, by their `close` or `stop`: nothing is left running.
@@ -17,7 +17,7 @@ import shutil
 import sys
 import traceback
 
-from lib import processes
+from integration.lib import processes
 
 CLOSERS = ("close", "stop")
 _work = [None]

@@ -12,7 +12,7 @@ and what has to be in the environment of a program at either end to be carried b
 
 import ipaddress
 
-from lib import template
+from integration.lib import template
 
 
 class Carrier:
@@ -69,7 +69,7 @@ class Ringroad(Carrier):
 
     def obstacle(self, place):
         for end in place.ends.values():
-            library, problem = end.host.call("bench.probe:ringroad_library", end.ringroad)
+            library, problem = end.host.call("integration.bench.probe:ringroad_library", end.ringroad)
             if library is None:
                 return f"{end.host.name}: {problem}"
         if self.via == "shm":
@@ -79,12 +79,12 @@ class Ringroad(Carrier):
     def environment(self, place, role, ports, **keys):
         here, other = place.ends[role], place.ends["client" if role == "server" else "server"]
         policy = f"{here.host.work}/{self.name}-{role}-{'-'.join(map(str, ports))}.toml"
-        here.host.call("lib.ringroad:write_policy", policy, "bench",
+        here.host.call("integration.lib.ringroad:write_policy", policy, "bench",
                        [f"{other.address}/{ipaddress.ip_address(other.address).max_prefixlen}"],
                        list(ports), self.via, device=here.device if self.by_device else "",
                        **self._keys, **keys)
-        library, _ = here.host.call("bench.probe:ringroad_library", here.ringroad)
-        return here.host.call("lib.ringroad:environment", library, policy)
+        library, _ = here.host.call("integration.bench.probe:ringroad_library", here.ringroad)
+        return here.host.call("integration.lib.ringroad:environment", library, policy)
 
 
 class Rsockets(Carrier):
@@ -92,7 +92,7 @@ class Rsockets(Carrier):
 
     def obstacle(self, place):
         for end in place.ends.values():
-            if not end.host.call("bench.probe:rsockets_library"):
+            if not end.host.call("integration.bench.probe:rsockets_library"):
                 return (f"{end.host.name}: there is no librspreload.so; "
                         "apt-get install --no-install-recommends librdmacm1")
         return _verbs_obstacle(place)
@@ -101,7 +101,7 @@ class Rsockets(Carrier):
         return _echo_trouble(self, place)
 
     def environment(self, place, role, ports, **keys):
-        return {"LD_PRELOAD": place.ends[role].host.call("bench.probe:rsockets_library")}
+        return {"LD_PRELOAD": place.ends[role].host.call("integration.bench.probe:rsockets_library")}
 
 
 class Smc(Carrier):
@@ -109,10 +109,10 @@ class Smc(Carrier):
 
     def obstacle(self, place):
         for end in place.ends.values():
-            why = end.host.call("bench.probe:smc_obstacle")
+            why = end.host.call("integration.bench.probe:smc_obstacle")
             if why:
                 return f"{end.host.name}: {why}"
-            library, why = end.host.call("bench.probe:smc_preload", end.host.work)
+            library, why = end.host.call("integration.bench.probe:smc_preload", end.host.work)
             if not library:
                 return f"{end.host.name}: {why}"
         return _verbs_obstacle(place)
@@ -120,11 +120,11 @@ class Smc(Carrier):
     def trouble(self, place):
         # Where it does not work it is TCP without a word, or its processes stay in the kernel.
         return _echo_trouble(self, place, lambda client, port: client.host.call(
-            "bench.smc_diag:trouble", place.server.address, port))
+            "integration.bench.smc_diag:trouble", place.server.address, port))
 
     def environment(self, place, role, ports, **keys):
         host = place.ends[role].host
-        return {"LD_PRELOAD": host.call("bench.probe:smc_preload", host.work)[0]}
+        return {"LD_PRELOAD": host.call("integration.bench.probe:smc_preload", host.work)[0]}
 
 
 class RawVerbs(Carrier):
@@ -135,7 +135,7 @@ class RawVerbs(Carrier):
 
     def obstacle(self, place):
         for end in place.ends.values():
-            missing = end.host.call("bench.probe:missing_programs", {"ib_write_lat": "perftest"})
+            missing = end.host.call("integration.bench.probe:missing_programs", {"ib_write_lat": "perftest"})
             if missing:
                 return f"{end.host.name}: apt-get install --no-install-recommends perftest"
         return _verbs_obstacle(place)
@@ -157,7 +157,7 @@ def of(name):
 
 def _verbs_obstacle(place):
     for end in place.ends.values():
-        why = end.host.call("bench.probe:verbs_obstacle", end.device)
+        why = end.host.call("integration.bench.probe:verbs_obstacle", end.device)
         if why:
             return f"{end.host.name}: {why}"
     return ""
@@ -176,7 +176,7 @@ def _echo_trouble(carrier, place, look=lambda client, port: ""):
         for role in ("server", "client"):
             end = place.ends[role]
             ends[role] = end.host.make(
-                "bench.probe:EchoEnd", end.host.work, role, place.server.address, port,
+                "integration.bench.probe:EchoEnd", end.host.work, role, place.server.address, port,
                 carrier.environment(place, role, [port]))
             why = ends[role].trouble()
             if why:

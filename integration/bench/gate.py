@@ -14,7 +14,7 @@ import os
 import re
 from pathlib import Path
 
-from lib import processes
+from integration.lib import processes
 
 SCRIPT = Path(__file__).parent / "gated.lua"
 # sysbench itself gives its threads 30 s, connecting included.

@@ -35,7 +35,7 @@ data = b""
 while len(data) < int(line): data += os.read(0, int(line) - len(data))
 zipfile.ZipFile(io.BytesIO(data)).extractall(work + "/packages")
 sys.path.insert(0, work + "/packages")
-from bench import agent
+from integration.bench import agent
 agent.main(work)
 """
 START_S = 60
@@ -97,7 +97,7 @@ class Host:
             packed = _packed()
             self._agent.stdin.write(b"%d\n" % len(packed) + packed)
             self._agent.stdin.flush()
-            self.work = self.call("bench.agent:work", limit_s=START_S)
+            self.work = self.call("integration.bench.agent:work", limit_s=START_S)
         except (OSError, HostError) as problem:
             self.end()
             raise HostError(f"{self.name}: no agent there ({problem}); tried: "
@@ -167,10 +167,11 @@ def _packed():
     """This project's packages, as a zip file."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.write(PACKAGES / "__init__.py", "integration/__init__.py")
         for name in SENT:
             for path in sorted((PACKAGES / name).iterdir()):
                 if path.suffix in (".py", ".lua", ".c") and not path.name.startswith("test_"):
-                    packed.write(path, f"{name}/{path.name}")
+                    packed.write(path, f"integration/{name}/{path.name}")
     return data.getvalue()
 
 

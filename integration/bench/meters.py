@@ -1,7 +1,7 @@
 """What benches of one server and one load count beside it: packets, and who else was at work."""
 
-from bench.report import Metric
-from lib import rdma_counters
+from integration.bench.report import Metric
+from integration.lib import rdma_counters
 
 # Packets an operation that may cross RDMA devices beside what is measured.
 STRAY = 0.01
@@ -21,7 +21,7 @@ def hosts_of(place):
 
 def idle_packets_per_s(place):
     """What crosses the RDMA devices where nothing is measured."""
-    return sum(host.call("lib.rdma_counters:idle_packets_per_s") for host in hosts_of(place))
+    return sum(host.call("integration.lib.rdma_counters:idle_packets_per_s") for host in hosts_of(place))
 
 
 class Moved:
@@ -36,7 +36,7 @@ class Moved:
                    for after, before in zip(self._read(), self._before))
 
     def _read(self):
-        return [host.call("lib.rdma_counters:read_when_quiet") for host in self._hosts]
+        return [host.call("integration.lib.rdma_counters:read_when_quiet") for host in self._hosts]
 
 
 class Busy:
@@ -47,7 +47,7 @@ class Busy:
         self._before = self._read()
 
     def _read(self):
-        return self._host.call("bench.net_ends:busy")
+        return self._host.call("integration.bench.net_ends:busy")
 
     def others_percent(self, used_s):
         """With other things than the load: other programs, and the kernel on its own account.

@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import net, oltp, ratios, report, results, run
+from integration.bench import net, oltp, ratios, report, results, run
 
 INCOMPLETE, WRONG = 1, 2
 # How the ends of bench net wait, for the threading of the server of bench oltp.

@@ -7,10 +7,10 @@
 
 from dataclasses import dataclass
 
-from bench import carriers, hosts, meters, run, targets
-from bench.meters import COSTS, P50, P99, RATE
-from bench.report import Metric
-from lib import ringroad
+from integration.bench import carriers, hosts, meters, run, targets
+from integration.bench.meters import COSTS, P50, P99, RATE
+from integration.bench.report import Metric
+from integration.lib import ringroad
 
 # Measures by name: (measure, way of waiting) of a block's key.
 MEASURES = {"pingpong-block": ("pingpong", "block"), "pingpong-epoll": ("pingpong", "epoll"),
@@ -109,11 +109,11 @@ class Net(run.Bench):
             raise hosts.HostError("--apart: the ends are on two hosts, and so they are apart")
         return {"measures": options.measures, "sizes": options.sizes,
                 "connections": options.connections, **({"apart": True} if options.apart else {}),
-                "ringroad": self.place.server.host.call("bench.probe:ringroad_build",
+                "ringroad": self.place.server.host.call("integration.bench.probe:ringroad_build",
                                                         self.place.server.ringroad)}
 
     def facts(self):
-        return {**self.place.facts("bench.net_ends:facts"),
+        return {**self.place.facts("integration.bench.net_ends:facts"),
                 "each measurement": f"{self.options.seconds} s, {self.options.rounds} rounds"}
 
     def blocks(self):
@@ -177,11 +177,11 @@ class Net(run.Bench):
             if self.options.apart:
                 raise run.CellError("--apart: perftest's ends run anywhere")
             return Raw(*(self._gid(end) for end in (server, self.place.client)))
-        port = server.host.call("lib.template:free_port")
+        port = server.host.call("integration.lib.template:free_port")
         address = f"unix:{server.host.work}/{port}" if carrier.name == "unix" else \
             f"[{server.address}]:{port}" if ":" in server.address else f"{server.address}:{port}"
         process = server.host.make(
-            "bench.net_ends:Server", [*self._load(server, "server"), "serve", address], "listening",
+            "integration.bench.net_ends:Server", [*self._load(server, "server"), "serve", address], "listening",
             self._environment(carrier, "server", port, block["measure"]),
             f"{server.host.work}/{carrier.name}-server.log", carrier.ours)
         opened = Opened(process, address, port)
@@ -216,7 +216,7 @@ class Net(run.Bench):
     def _client(self, opened, carrier, measure, connections):
         end = self.place.client
         return Client(end.host.make(
-            "bench.net_ends:Client", self._load(end, "client"), opened.address, connections,
+            "integration.bench.net_ends:Client", self._load(end, "client"), opened.address, connections,
             self._environment(carrier, "client", opened.port, measure),
             f"{end.host.work}/{carrier.name}-client.log", end.ringroad), opened)
 
@@ -228,17 +228,17 @@ class Net(run.Bench):
 
     def _load(self, end, role):
         """The words that start it."""
-        program = end.host.call("bench.net_ends:program", end.ringroad)
+        program = end.host.call("integration.bench.net_ends:program", end.ringroad)
         if not program:
             raise run.CellError(f"{end.host.name}: there is no ringroad-net-load with "
                                 f"{end.ringroad}")
-        place = end.host.call("bench.net_ends:on_half_of_it", role) if self.options.apart else []
+        place = end.host.call("integration.bench.net_ends:on_half_of_it", role) if self.options.apart else []
         return [*place, program]
 
     # ---- perftest
 
     def _gid(self, end):
-        found = end.host.call("lib.perftest:gid", end.address, end.device)
+        found = end.host.call("integration.lib.perftest:gid", end.address, end.device)
         if not found:
             raise run.CellError(f"{end.host.name}: no RoCEv2 GID of {end.address}")
         return found
@@ -270,14 +270,14 @@ class Net(run.Bench):
 
     def _perftest(self, opened, program, words, count):
         server, client = self.place.server, self.place.client
-        port = server.host.call("lib.template:free_port")
+        port = server.host.call("integration.lib.template:free_port")
         words = [*words, "-n", count]
         limit_s = PATIENCE_S + 30 * self.options.seconds
         sides = []
         try:
             for end, gid, more in ((server, opened.server, []),
                                    (client, opened.client, [server.address])):
-                sides.append(end.host.make("lib.perftest:Side", program, words, *gid, port,
+                sides.append(end.host.make("integration.lib.perftest:Side", program, words, *gid, port,
                                            f"{end.host.work}/{program}-{len(sides)}.log", *more))
                 if not more:
                     sides[0].wait_until_it_listens()

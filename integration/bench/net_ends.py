@@ -7,8 +7,8 @@ import shutil
 import time
 from pathlib import Path
 
-from bench import probe
-from lib import processes, procstat, ringroad
+from integration.bench import probe
+from integration.lib import processes, procstat, ringroad
 
 PROGRAM = "ringroad-net-load"
 START_S = 20

@@ -8,9 +8,9 @@
 import os
 from dataclasses import dataclass
 
-from bench import carriers, hosts, phase, run
-from bench.report import Metric
-from lib import mariadb, ringroad
+from integration.bench import carriers, hosts, phase, run
+from integration.bench.report import Metric
+from integration.lib import mariadb, ringroad
 
 WORKLOADS = ("point_select", "read_only", "read_write", "update_index", "write_only")
 THREADINGS = ("connection", "pool")
@@ -78,7 +78,7 @@ class Oltp(run.Bench):
         self._idle_packets_per_s = None
         # By the number of connections: the others warm up as long as Ringroad's last promotion.
         self._warm_up_s = {}
-        self._database = place.server.host.call("lib.servers:described", options.server)
+        self._database = place.server.host.call("integration.lib.servers:described", options.server)
         self.title = self.title.replace("A database", self._database["title"])
         self._threading = threadings(options.threading, self._database)
 
@@ -117,11 +117,11 @@ class Oltp(run.Bench):
         """Figures of one table are of one build."""
         end = self.place.server
         return {self._database["name"]: self._database["version"],
-                "ringroad": end.host.call("bench.probe:ringroad_build", end.ringroad)}
+                "ringroad": end.host.call("integration.bench.probe:ringroad_build", end.ringroad)}
 
     def facts(self):
         options = self.options
-        return {**self.place.facts("bench.oltp_ends:facts"),
+        return {**self.place.facts("integration.bench.oltp_ends:facts"),
                 self._database["title"]: self._database["version"],
                 "tables": f"{options.tables} of {options.table_size} rows, uniform keys",
                 "each measurement": f"{options.seconds} s, {options.rounds} rounds"}
@@ -153,11 +153,11 @@ class Oltp(run.Bench):
         server, client = place.server, place.client
         if self._idle_packets_per_s is None:
             self.say("data directory with sysbench's tables")
-            self._idle_packets_per_s = server.host.call("lib.rdma_counters:idle_packets_per_s")
+            self._idle_packets_per_s = server.host.call("integration.lib.rdma_counters:idle_packets_per_s")
         data = server.host.call(
-            "bench.oltp_ends:prepare", os.environ.get(TEMPLATE) or f"{server.host.work}/template",
+            "integration.bench.oltp_ends:prepare", os.environ.get(TEMPLATE) or f"{server.host.work}/template",
             options.tables, options.table_size, options.server, limit_s=PREPARE_S)
-        port = server.host.call("lib.template:free_port")
+        port = server.host.call("integration.lib.template:free_port")
         connections = max(*options.threads, FIRST[1]) + 20
         words = [*self._database["threadings"][block["threading"]],
                  f"--max-connections={connections}", f"--back-log={connections}",
@@ -165,7 +165,7 @@ class Oltp(run.Bench):
                  f"--thread-cache-size={connections}", "--connect-timeout=60"]
         start_s = START_EMULATED_S if self._emulated else START_S
         process = server.host.make(
-            "bench.oltp_ends:Server", f"{carrier.name}-{block['threading']}", data,
+            "integration.bench.oltp_ends:Server", f"{carrier.name}-{block['threading']}", data,
             server.host.work, server.address, port, carrier.environment(place, "server", [port]),
             words, _command(server), carrier.ours, start_s, options.server)
         try:
@@ -178,7 +178,7 @@ class Oltp(run.Bench):
             raise run.CellError(f"{str(problem).partition('; ')[0].splitlines()[0]}; {evidence}") \
                 from None
         socket = process.socket() if carrier.name == "unix" else ""
-        load = client.host.make("bench.oltp_ends:client", server.address, port, socket,
+        load = client.host.make("integration.bench.oltp_ends:client", server.address, port, socket,
                                 options.tables, options.table_size, client.host.work,
                                 _command(client), not place.one_host)
         side = phase.Side(carrier.name, carrier.name, Patient(process), Patient(load), 0.0,
@@ -234,7 +234,7 @@ def figures_of(record):
 
 def _command(end):
     """The `ringroad` of a host, "" when there is none."""
-    return end.ringroad if end.host.call("bench.probe:ringroad_library", end.ringroad)[0] else ""
+    return end.ringroad if end.host.call("integration.bench.probe:ringroad_library", end.ringroad)[0] else ""
 
 
 @dataclass

@@ -4,8 +4,8 @@ server with its account, and sysbench."""
 import os
 import signal
 
-from bench import phase, probe
-from lib import ringroad, servers, sysbench, template
+from integration.bench import phase, probe
+from integration.lib import ringroad, servers, sysbench, template
 
 
 def facts(role, address):

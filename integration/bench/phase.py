@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import gate
-from lib import procstat, rdma_counters, ringroad
+from integration.bench import gate
+from integration.lib import procstat, rdma_counters, ringroad
 
 # When the streams are looked at, as a share of the phase.
 SAMPLE_AT = 0.5

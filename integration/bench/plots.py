@@ -2,7 +2,7 @@
 
 import importlib.util
 
-from bench import carriers
+from integration.bench import carriers
 
 COLOURS = {"tcp": "#7f8c99", "rdma": "#1f77b4", "shm": "#2a9d5c", "rsockets": "#d97b29",
            "smc": "#8a5fbf", "rdma-polls": "#0b3d66", "rdma-sleeps": "#7fb8e0",

@@ -12,7 +12,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from lib import processes, rdma_counters
+from integration.lib import processes, rdma_counters
 
 AF_SMC = 43
 SMC_SOURCE = Path(__file__).parent / "smc_socket.c"

@@ -7,10 +7,10 @@
 import secrets
 from dataclasses import dataclass
 
-from bench import hosts, meters, run
-from bench import carriers as every
-from bench.meters import COSTS, P50, P99, RATE
-from bench.report import Metric
+from integration.bench import hosts, meters, run
+from integration.bench import carriers as every
+from integration.bench.meters import COSTS, P50, P99, RATE
+from integration.bench.report import Metric
 
 COMMANDS = ("get", "set")
 CLIENTS, PIPELINES, VALUE = [1, 16, 64], [1, 16], 64
@@ -69,14 +69,14 @@ class Redis(run.Bench):
         options = self.options
         ends = self.place.ends.items()
         return {"commands": options.commands, "clients": options.clients,
-                "redis": {role: end.host.call("bench.redis_ends:version", role) for role, end in ends},
+                "redis": {role: end.host.call("integration.bench.redis_ends:version", role) for role, end in ends},
                 "pipeline": options.pipeline, "value": options.value,
-                "ringroad": self.place.server.host.call("bench.probe:ringroad_build",
+                "ringroad": self.place.server.host.call("integration.bench.probe:ringroad_build",
                                                         self.place.server.ringroad)}
 
     def facts(self):
         options = self.options
-        return {**self.place.facts("bench.redis_ends:facts"), "values": f"{options.value} bytes",
+        return {**self.place.facts("integration.bench.redis_ends:facts"), "values": f"{options.value} bytes",
                 "each measurement": f"{options.seconds} s, {options.rounds} rounds"}
 
     def cells(self):
@@ -100,11 +100,11 @@ class Redis(run.Bench):
         if self._idle_packets_per_s is None:
             self._idle_packets_per_s = meters.idle_packets_per_s(self.place)
         end = self.place.server
-        port = end.host.call("lib.template:free_port", end.address)
+        port = end.host.call("integration.lib.template:free_port", end.address)
         path = f"{end.host.work}/redis-{port}" if carrier.name == "unix" else ""
         password = secrets.token_hex(16)  # whoever else is on that network is not to use it
         server = end.host.make(
-            "bench.redis_ends:Server", end.address, port, path, password, end.host.work,
+            "integration.bench.redis_ends:Server", end.address, port, path, password, end.host.work,
             self._environment(carrier, "server", port), f"{end.host.work}/{carrier.name}-redis.log",
             end.ringroad if carrier.via else "", carrier.ours)
         opened = Opened(server, [*(["-s", path] if path else ["-h", end.address, "-p", port]),
@@ -152,7 +152,7 @@ class Redis(run.Bench):
     def _run(self, opened, key, requests, more_s=0.0):
         end, limit_s = self.place.client, PATIENCE_S + more_s
         load = end.host.make(
-            "bench.redis_ends:Load",
+            "integration.bench.redis_ends:Load",
             [*opened.where, "-t", key["command"], "-c", key["clients"], "-P", key["pipeline"],
              "-d", self.options.value, "-n", requests],
             opened.environment, f"{end.host.work}/redis-load.log")

@@ -4,8 +4,8 @@ nothing on a disk, and redis-benchmark."""
 import csv
 import subprocess
 
-from bench import net_ends, probe
-from lib import processes, procstat, ringroad
+from integration.bench import net_ends, probe
+from integration.lib import processes, procstat, ringroad
 
 PROGRAMS = {"server": "redis-server", "client": "redis-benchmark"}
 # Of a TCP port and of a Unix socket it says that with other words before it.

@@ -8,7 +8,7 @@ one without figures says why there are none.
 import json
 from dataclasses import dataclass
 
-from bench import carriers, ratios
+from integration.bench import carriers, ratios
 
 REFERENCE = "tcp"
 NO_ROUND = "not measured"

@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from bench import carriers, hosts, plots, report, results
-from lib import processes
+from integration.bench import carriers, hosts, plots, report, results
+from integration.lib import processes
 
 FAILED, WRONG = 1, 2
 # A carrier that fails so often in a row is not tried again in this block.
@@ -210,7 +210,7 @@ def _missing(place, packages):
     """What has to be installed, as a sentence for each end that lacks something."""
     found = {}
     for role, end in place.ends.items():
-        for package in end.host.call("bench.probe:missing_programs", packages[role]):
+        for package in end.host.call("integration.bench.probe:missing_programs", packages[role]):
             found.setdefault("this host" if place.one_host else end.host.name, {})[package] = True
     return "\n".join(f"programs are missing on {name}; "
                      f"apt-get install --no-install-recommends {' '.join(sorted(names))}"
@@ -261,7 +261,7 @@ class Run:
             return
         for end in self._place.ends.values():
             try:
-                end.host.make("bench.awake:Awake")
+                end.host.make("integration.bench.awake:Awake")
             except hosts.HostError as problem:
                 raise hosts.HostError(f"{end.host.name}: --awake: {problem}; root may open it where "
                                       "the kernel manages idle processors") from None

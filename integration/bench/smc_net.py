@@ -1,6 +1,6 @@
 """Tells the kernel which network and RDMA devices are one physical network, as smc_pnet and smcd of smc-tools do.
 
-   python3 -m bench.smc_net NETWORK-DEVICE=RDMA-DEVICE...
+   python3 -m integration.bench.smc_net NETWORK-DEVICE=RDMA-DEVICE...
 
 Cards with a PNET id of their own need none of this; Soft-RoCE's devices have none. A user-defined EID makes SMC-Rv2
 possible, and Soft-RoCE speaks no other, for version 1 asks for a RoCEv1 GID. That works since Linux 6.12; with 6.1

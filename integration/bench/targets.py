@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bench import carriers, ratios
+from integration.bench import carriers, ratios
 
 NOT_MEASURED = "not measured"
 

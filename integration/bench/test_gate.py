@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from lib import checks, mariadb, processes, sysbench, template
-from bench import gate
+from integration.bench import gate
+from integration.lib import checks, mariadb, processes, sysbench, template
 
 MISSING = [name for name in ("mariadbd", "mariadb", "mariadb-install-db", "sysbench")
            if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]

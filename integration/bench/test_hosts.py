@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from bench import hosts
-from lib import processes
-from musthold import sshd
+from integration.acceptance import sshd
+from integration.bench import hosts
+from integration.lib import processes
 
 
 @pytest.fixture(name="prefix", params=["here", "ssh"], scope="module")
@@ -38,7 +38,7 @@ def is_alive(pid):
 
 def test_functions_and_objects_are_used_as_if_they_were_here(host, tmp_path):
     assert host.call("os.path:join", "a", "b") == "a/b"
-    child = host.make("lib.processes:Child", ["echo", "some words"], str(tmp_path / "log"))
+    child = host.make("integration.lib.processes:Child", ["echo", "some words"], str(tmp_path / "log"))
     assert child.ends_within(10) is True
     assert child.collect() == 0
     assert (tmp_path / "log").read_text() == "some words\n"
@@ -59,7 +59,7 @@ def test_a_host_that_gives_no_answer_is_given_up_in_time(host):
 def test_an_agent_here_that_hangs_is_killed_with_what_it_started_and_its_folder(tmp_path):
     with hosts.Host("here") as host:
         work = host.work
-        pid = host.make("lib.processes:Child", ["sleep", "600"], str(tmp_path / "log")).pid()
+        pid = host.make("integration.lib.processes:Child", ["sleep", "600"], str(tmp_path / "log")).pid()
         with pytest.raises(hosts.Silent):
             host.call("time:sleep", 600, limit_s=0.2)
     assert not os.path.exists(work)
@@ -70,7 +70,7 @@ def test_with_the_agent_goes_what_it_started_and_its_folder(prefix, tmp_path):
     with hosts.Host("there", prefix) as host:
         work = host.work
         assert os.path.isdir(work)
-        child = host.make("lib.processes:Child", ["sleep", "600"], str(tmp_path / "log"))
+        child = host.make("integration.lib.processes:Child", ["sleep", "600"], str(tmp_path / "log"))
         pid = child.pid()
         assert is_alive(pid)
     assert not is_alive(pid) and not os.path.exists(work)

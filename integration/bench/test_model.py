@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench import model, net, oltp, results
+from integration.bench import model, net, oltp, results
 
 CARD = model.Card(latency_us=4.0, mb_per_s=1000.0, more_us=0.5)
 # p50 and processor time of either end, by carrier, of a round trip of 64 bytes and of 1064.

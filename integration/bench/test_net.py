@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import carriers, hosts, net, net_ends, report, run, targets
-from lib import processes
+from integration.bench import carriers, hosts, net, net_ends, report, run, targets
+from integration.lib import processes
 
 TOLD = {"run": "pingpong block 64 1000", "connections": 1, "operations": 1000, "seconds": 0.01,
         "operations_per_s": 100000.0, "bytes_per_s": 6.4e6,

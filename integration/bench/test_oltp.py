@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import hosts, oltp, run
+from integration.bench import hosts, oltp, run
 
 MARIADB = {"title": "MariaDB", "threadings": {"connection": [], "pool": []}}
 MYSQL = {"title": "MySQL", "threadings": {"connection": []}}

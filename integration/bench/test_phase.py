@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lib import ringroad
-from bench import phase
+from integration.bench import phase
+from integration.lib import ringroad
 
-RECORDED = json.loads((Path(__file__).parents[1] / "oltp" / "testdata" / "oltp-native-a-a.json").read_text())
+RECORDED = json.loads((Path(__file__).parent / "testdata" / "phase-native-a-a.json").read_text())
 THREADS = RECORDED["parameters"]["threads"]
 
 

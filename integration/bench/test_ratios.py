@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import ratios
+from integration.bench import ratios
 
 
 def test_rounds_are_compared_in_pairs():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import carriers, redis, redis_ends
+from integration.bench import carriers, redis, redis_ends
 
 SAID = """ringroad: a warning
 "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import awake, run
+from integration.bench import awake, run
 
-PACKAGES = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class Nothing:
@@ -63,10 +63,9 @@ class Counted(run.Bench):
 
 def counted(out, *words, fails="", dies="", carriers="tcp,shm"):
     return subprocess.run(
-        [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-         "from bench import run, test_run; sys.exit(run.main(test_run.Counted, sys.argv[1:]))",
-         PACKAGES, "--out", out, "--carriers", carriers, "--ringroad", ringroad(out), *words],
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-c", "import sys; from integration.bench import run, test_run; "
+         "sys.exit(run.main(test_run.Counted, sys.argv[1:]))", "--out", out, "--carriers", carriers, "--ringroad", ringroad(out), *words],
+        capture_output=True, text=True, check=False, cwd=ROOT,
         env={**os.environ, "COUNTED_FAILS": fails, "COUNTED_DIES": dies})
 
 

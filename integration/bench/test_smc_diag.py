@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from bench import smc_diag
+from integration.bench import smc_diag
 
 
 def answer(mode, reason, peer_reason, port=3306):

@@ -58,7 +58,7 @@ class Node(mariadb.MariaDb):
         log = self.directory / "recovery.log"
         done = subprocess.run(
             self.entered(["mariadbd", "--no-defaults", *self.user_options(), f"--datadir={self.data}",
-             f"--log-error={log}", f"--innodb-log-file-size={mariadb.REDO_LOG}",
+             f"--tmpdir={self.directory}", f"--log-error={log}", f"--innodb-log-file-size={mariadb.REDO_LOG}",
              "--innodb-use-native-aio=0", *self._options, "--wsrep-recover", "--skip-networking",
              f"--socket={self.directory / 'recovery.sock'}"])[0],
             check=False, timeout=processes.patient(RECOVERY_TIMEOUT_S))

@@ -96,6 +96,8 @@ class MariaDb:
             shutil.copytree(self._prepared, self.data)
         command, environment = self.entered([
             self._program, "--no-defaults", *self.user_options(), f"--datadir={self.data}",
+            # A server that starts removes what others have in the folder of temporary tables.
+            f"--tmpdir={self.directory}",
             f"--socket={self.socket}", f"--pid-file={self.directory / 'pid'}",
             f"--port={self.port}", f"--bind-address={self.address}", f"--log-error={self.log}",
             "--innodb-buffer-pool-size=128M", *self.OPTIONS, "--skip-name-resolve",

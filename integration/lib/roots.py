@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 """Roots of other Debian releases, and programs that run inside one on this machine's kernel.
 
 A root is a folder that mmdebstrap fills once from the machine's own mirror. A program inside it has
@@ -7,10 +6,9 @@ the root's files, but this machine's processes, networks, /dev (with /dev/shm) a
 project's tree and the `writable` folders: these are at their own paths. Its mounts are its own and
 end with it.
 
-Run as a program, it makes the named roots, or all of them.
+`python3 -m integration.lib.roots [NAME...]`, in the project's folder, makes these roots, or all.
 """
 
-import fcntl
 import hashlib
 import os
 import re
@@ -19,13 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from . import locks, processes
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROBE_S = 60
 MAKE_S = 900
+REMOVE_TRIES = 5
 STAMP = ".ringroad-root"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LOG_LINES = 12
@@ -66,6 +66,10 @@ ROOTS = {
     "bookworm-arm64": Root("bookworm", f"libc6-dev libstdc++-12-dev {LIBRARIES}",
                            "what the products for aarch64 are compiled against", "arm64"),
 }
+
+# What it starts and mounts ends with it, whatever ends it.
+OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
+              "--mount-proc")
 
 # $1 the root, $2 the working folder, then folders to have at their own paths up to `--`, then the
 # program's variables and words. The last exec leaves the program in the process that was started.
@@ -147,13 +151,6 @@ def check_can_enter():
         raise Unavailable("not installed: unshare")
 
 
-@contextmanager
-def locked(path):
-    with open(path, "wb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-
-
 def is_made(name):
     """Whether the root is there as ROOTS describes it."""
     place = directory() / name
@@ -171,7 +168,7 @@ def ensure(name):
     """The root's folder, made first when it is not there as ROOTS describes it."""
     check_can_enter()
     directory().mkdir(parents=True, exist_ok=True)
-    with locked(directory() / f".{name}.lock"):
+    with locks.held(directory() / f".{name}.lock"):
         if not is_made(name):
             make(name, check_can_make(ROOTS[name].release))
     return (directory() / name).resolve()
@@ -183,7 +180,7 @@ def make(name, address):
     remove(building)
     began = time.monotonic()
     print(f"root {name}: {root.release} with mmdebstrap, {root.why}", flush=True)
-    command = ["mmdebstrap", "--mode=root", "--aptopt=Acquire::Check-Valid-Until \"false\"",
+    command = [*OWN_MOUNTS, "mmdebstrap", "--mode=root", "--aptopt=Acquire::Check-Valid-Until \"false\"",
                "--aptopt=APT::Install-Recommends \"false\"", f"--include={','.join(root.packages.split())}"]
     if root.architecture:
         command += ["--variant=extract", f"--architectures={root.architecture}"]
@@ -193,7 +190,7 @@ def make(name, address):
         with open(log, "wb") as said:
             done = subprocess.run([*command, root.release, str(building), address], stdout=said,
                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
-                                  timeout=MAKE_S)
+                                  timeout=processes.patient(MAKE_S))
         if done.returncode != 0:
             last = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
             raise RuntimeError(f"mmdebstrap made no {name} (status {done.returncode}):\n"
@@ -207,8 +204,26 @@ def make(name, address):
 
 
 def remove(place):
-    """rm crosses no file system, should a mount have been left in there."""
-    subprocess.run(["rm", "-rf", "--one-file-system", str(place)], check=True)
+    """Also what is mounted in there goes: rm crosses no file system."""
+    for tries_left in reversed(range(REMOVE_TRIES)):
+        unmount_below(place)
+        done = subprocess.run(["rm", "-rf", "--one-file-system", str(place)], check=not tries_left)
+        if done.returncode == 0:
+            return
+        time.sleep(1)  # a process that is being killed has written there
+
+
+def unmount_below(place):
+    for mounted in mounts_below(place, Path("/proc/self/mountinfo").read_text()):
+        subprocess.run(["umount", "--lazy", mounted], check=False)
+
+
+def mounts_below(place, mountinfo):
+    """Where something is mounted at `place` or below it, the latest first."""
+    place = os.path.realpath(place)
+    points = [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4])
+              for line in mountinfo.splitlines()]
+    return [point for point in reversed(points) if f"{point}/".startswith(f"{place}/")]
 
 
 def inside(name, argv, env=None, cwd=None, writable=()):

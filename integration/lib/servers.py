@@ -71,7 +71,7 @@ class Product:
                     f"--innodb-log-file-size={mariadb.REDO_LOG}"] if self.is_mariadb else
                    [self.program, "--no-defaults", "--initialize-insecure", f"--datadir={data}",
                     MySql.OPTIONS[0]])
-        command += mariadb.user_option()
+        command += [f"--tmpdir={data.parent}", *mariadb.user_option()]
         done = subprocess.run(place.command(command) if place else command, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode != 0:

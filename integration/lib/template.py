@@ -4,22 +4,34 @@ copied.
 Servers that run on copies of it start fast and hold the same data to the byte.
 """
 
+import errno
 import json
 import os
+import random
 import shutil
 import socket
 from pathlib import Path
 
-from . import mariadb, processes, servers, sysbench
+from . import locks, mariadb, processes, servers, sysbench
+
+PORTS = range(25_000, 32_000)
+WORKERS = 8
+GIVEN_BY_THE_KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def make(directory, tables, table_size, program=mariadb.PROGRAM):
     """Makes the template in `directory` unless one with the same contents is there already.
 
     Returns the data directory to give to servers of this program. It is built beside its final place and
-    renamed, so that an interrupted build leaves no half of one.
+    renamed, so that an interrupted build leaves no half of one. Another process that wants it waits.
     """
     directory = Path(directory)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with locks.held(directory.parent):
+        return _make(directory, tables, table_size, program)
+
+
+def _make(directory, tables, table_size, program):
     product = servers.of(program)
     wanted = {"server": product.version, "tables": tables, "table_size": table_size,
               "redo_log": mariadb.REDO_LOG}
@@ -52,7 +64,19 @@ def fill(server, tables, table_size):
 
 
 def free_port(address="127.0.0.1"):
-    """A TCP port of this host's address that nothing listens on now."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
+    """A TCP port of this host's address that nothing listens on now, and that no other worker of
+    pytest-xdist is told. Unless the kernel's settings forbid that, no connection gets it meanwhile."""
+    lowest_given = int(GIVEN_BY_THE_KERNEL.read_text(encoding="ascii").split()[0])
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
+    candidates = [] if lowest_given < PORTS.stop else list(PORTS[worker::WORKERS])
+    random.shuffle(candidates)
+    for port in (*candidates, 0):
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            try:
+                probe.bind((address, port))
+            except OSError as problem:
+                if problem.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            return probe.getsockname()[1]
+    raise processes.ProcessError(f"{address} has no free port")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lib import perftest, processes
+from integration.lib import perftest, processes
 
 DATA = Path(__file__).parent / "testdata"
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lib import processes
+from integration.lib import processes
 
 
 def shell(tmp_path, script, environment=None):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lib import procstat
+from integration.lib import procstat
 
 # A recorded line whose command name holds what separates the fields.
 STAT = ("11214 (maria) db (d) S 11213 11212 31036 0 -1 4194560 20502 0 6 0 42 41 0 0 20 0 29 0 "

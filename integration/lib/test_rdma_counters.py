@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lib import rdma_counters
+from integration.lib import rdma_counters
 
 RECORDED = (Path(__file__).parent / "testdata" / "rdma_statistic.json").read_text()
 

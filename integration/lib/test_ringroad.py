@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lib import ringroad
+from integration.lib import ringroad
 
 SAMPLE = (Path(__file__).parent / "testdata" / "ringroad_ss.json").read_text()
 SERVER, CLIENT = 4711, 4800

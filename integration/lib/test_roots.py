@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from . import roots
+from . import processes, roots
 
 TARGETS = """\
 http://mirror.example/debian-security bookworm-security main
@@ -36,6 +36,8 @@ def fixture_place(tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "mmdebstrap").write_text(MMDEBSTRAP)
     (tmp_path / "bin" / "mmdebstrap").chmod(0o755)
+    if os.geteuid() != 0:
+        monkeypatch.setattr(roots, "OWN_MOUNTS", ())
     (tmp_path / "count").touch()
     return tmp_path
 
@@ -121,6 +123,37 @@ def test_only_root_enters_a_root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(roots.Unavailable, match="needs root"):
         roots.ensure("trixie")
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for mounts")
+
+
+@needs_root
+def test_what_is_mounted_in_an_unfinished_root_goes_with_it(place):
+    building = place / "build" / "roots" / "one.building"
+    for mounted in (building / "dev", building / "dev" / "a folder"):
+        mounted.mkdir(parents=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mounted], check=True)
+    assert (roots.ensure("one") / "command").exists() and not building.exists()
+
+
+@needs_root
+def test_what_makes_a_root_takes_its_mounts_and_programs_with_it(tmp_path):
+    script = 'mount -t tmpfs tmpfs "$1"; setsid sleep 1000 & echo; sleep 1000'
+    with subprocess.Popen([*roots.OWN_MOUNTS, "sh", "-c", script, "sh", tmp_path],
+                          stdout=subprocess.PIPE) as making:
+        making.stdout.readline()
+        held = Path(f"/proc/{making.pid}/task/{making.pid}/children").read_text().split()
+        making.kill()
+    for pid in held:
+        processes.wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), 30, "the end")
+    assert held and not roots.mounts_below(tmp_path, Path("/proc/self/mountinfo").read_text())
+
+
+def test_mounts_are_told_from_the_latest_and_by_their_names():
+    told = ("1 0 0:1 / / rw - ext4 a rw\n2 1 0:2 / /r/x.building/dev rw - tmpfs a rw\n"
+            "3 2 0:3 / /r/x.building/dev/a\\040b rw - tmpfs a rw\n4 1 0:4 / /r/x.building2 rw - tmpfs a rw\n")
+    assert roots.mounts_below("/r/x.building", told) == ["/r/x.building/dev/a b", "/r/x.building/dev"]
 
 
 def test_the_command_line_has_nothing_of_this_process_but_what_is_given(place, tmp_path):

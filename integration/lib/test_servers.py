@@ -2,8 +2,8 @@
 
 import pytest
 
-from lib import mariadb, processes, servers
-from lib.test_mariadb import MISSING
+from integration.lib import mariadb, processes, servers
+from integration.lib.test_mariadb import MISSING
 
 SAYS = {
     "mysqld  Ver 10.11.6-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)":

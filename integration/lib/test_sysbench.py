@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lib import sysbench
+from integration.lib import sysbench
 
 SAMPLES = Path(__file__).parent / "testdata"
 HISTOGRAM_STEP = 1.02

@@ -2,8 +2,8 @@
 
 import shutil
 
-from lib import roots
-from musthold import support
+from integration.acceptance import support
+from integration.lib import roots
 
 from . import builds
 

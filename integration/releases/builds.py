@@ -3,8 +3,8 @@
 import os
 import subprocess
 
-from lib import processes
-from musthold import support
+from integration.acceptance import support
+from integration.lib import locks, processes
 
 BUILD_S = 900
 
@@ -15,12 +15,13 @@ def build(folder, targets, options=(), command=lambda words: words):
                  "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
                  "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 -DNDEBUG", "-DCMAKE_C_COMPILER_LAUNCHER=ccache",
                  "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", *options]
-    for words in (configure, ["cmake", "--build", folder, "--parallel", os.cpu_count(), "--target",
-                              *targets]):
-        done = subprocess.run(list(map(str, command(words))), stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
-                              check=False, timeout=processes.patient(BUILD_S))
-        assert done.returncode == 0, done.stdout[-20000:]
+    make = ["cmake", "--build", folder, "--parallel", os.cpu_count(), "--target", *targets]
+    with locks.held(folder.parent / f".{folder.name}.lock"):
+        for words in (configure, make):
+            done = subprocess.run(list(map(str, command(words))), stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL,
+                                  check=False, timeout=processes.patient(BUILD_S))
+            assert done.returncode == 0, done.stdout[-20000:]
 
 
 def run_in_shards(commands, directory, limit_s):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib import mysql, processes, roots
+from integration.lib import mysql, processes, roots
 
 
 @pytest.fixture(name="root", scope="session")

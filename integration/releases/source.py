@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from lib import roots
-from musthold import support
+from integration.acceptance import support
+from integration.lib import roots
 
 from . import builds
 
@@ -17,7 +17,7 @@ def place():
     """With this user's compiler cache, which is another folder in the root."""
     folder = Path(os.environ.get("CCACHE_DIR") or Path.home() / ".cache" / "ccache")
     folder.mkdir(parents=True, exist_ok=True)
-    variables = {name: os.environ[name] for name in ("CCACHE_NOHASHDIR", "CCACHE_SLOPPINESS")
+    variables = {name: os.environ[name] for name in ("CCACHE_BASEDIR", "CCACHE_NOHASHDIR", "CCACHE_SLOPPINESS")
                  if name in os.environ}
     return roots.Place(RELEASE, (folder,)), {"CCACHE_DIR": str(folder), **variables}
 

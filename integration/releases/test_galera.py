@@ -2,9 +2,9 @@
 
 import pytest
 
-from lib import galera, mariadb, processes, roots, servers, template
-from musthold import support
-from musthold.test_galera import ADDRESSES, fixture_host, heals  # pylint: disable=unused-import
+from integration.acceptance import support
+from integration.acceptance.test_galera import ADDRESSES, fixture_host, heals  # pylint: disable=unused-import
+from integration.lib import galera, mariadb, processes, roots, servers, template
 
 pytestmark = pytest.mark.releases
 RELEASE = "sid-mariadb"

@@ -2,24 +2,23 @@
 
 import json
 import os
+import shlex
 import subprocess
 
 import pytest
 
-from lib import mysql, processes, roots
-from musthold import support
+from integration.acceptance import support
+from integration.lib import mysql, processes, roots
 
 pytestmark = [pytest.mark.releases, support.needs_mariadb]
 # Executes the root's mysqld with the variables of a preload, should there be any.
-SCRIPT = """#!/usr/bin/python3
-import os, sys
-sys.path.insert(0, {packages!r})
-from lib import roots
-passed = {{name: value for name, value in os.environ.items()
-          if name == "LD_PRELOAD" or name.startswith("RINGROAD_")}}
-command = roots.inside({root!r}, ["mysqld", *sys.argv[1:]], env=passed, writable={writable!r})
-os.environ.pop("LD_PRELOAD", None)
-os.execvp(command[0], command)
+SCRIPT = """#!/bin/bash
+passed=()
+for name in LD_PRELOAD "${{!RINGROAD_@}}"; do
+  [ -z "${{!name+set}}" ] || passed+=("$name=${{!name}}")
+done
+unset LD_PRELOAD
+exec {entered} "${{passed[@]}}" mysqld "$@"
 """
 LIMIT_S = 150
 
@@ -27,8 +26,8 @@ LIMIT_S = 150
 @pytest.fixture(name="server")
 def fixture_server(work):
     script = work / "mysqld"
-    script.write_text(SCRIPT.format(packages=str(support.ROOT / "integration"), root=mysql.ROOT,
-                                    writable=[str(support.BUILD)]))
+    entered = roots.inside(mysql.ROOT, [], writable=[support.BUILD])
+    script.write_text(SCRIPT.format(entered=shlex.join(entered)))
     script.chmod(0o755)
     return str(script)
 

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lib import checks, mysql, processes
-from musthold import support
+from integration.acceptance import support
+from integration.lib import checks, mysql, processes
 
 pytestmark = pytest.mark.releases
 GROUP = "5f7d0a5e-0f62-4f0e-9a37-5b6a2c0a9d11"

@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 
-from lib import mysql, processes
-from musthold import support
-from musthold.test_programs import AT_ONCE, check_promoted
+from integration.acceptance import support
+from integration.acceptance.test_programs import AT_ONCE, check_promoted
+from integration.lib import mysql, processes
 
 pytestmark = pytest.mark.releases
 ROWS = 1000

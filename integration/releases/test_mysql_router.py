@@ -9,9 +9,9 @@ import socket
 
 import pytest
 
-from lib import mysql, processes, roots
-from musthold import support
-from musthold.test_programs import check_promoted
+from integration.acceptance import support
+from integration.acceptance.test_programs import check_promoted
+from integration.lib import mysql, processes, roots
 
 pytestmark = pytest.mark.releases
 BLOB = random.Random(20240229).randbytes(1 << 20).hex()

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from lib import processes, roots
-from musthold import support
+from integration.acceptance import support
+from integration.lib import processes, roots
 
 from . import builds
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from lib import mariadb, processes, roots, servers, sysbench, template
-from musthold import support
-from musthold.test_packages import fixture_packages  # pylint: disable=unused-import
-from musthold.test_programs import AT_ONCE
+from integration.acceptance import support
+from integration.acceptance.test_packages import fixture_packages  # pylint: disable=unused-import
+from integration.acceptance.test_programs import AT_ONCE
+from integration.lib import mariadb, processes, roots, servers, sysbench, template
 
 pytestmark = pytest.mark.releases
 # Debian 11's Redis is one of those whose jemalloc makes system calls while glibc's dlsym() may not be called.

@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 
-from lib import processes, roots
-from musthold import support
-from musthold.test_programs import check_promoted, fixture_eager, fixture_host, \
+from integration.acceptance import support
+from integration.lib import processes, roots
+from integration.acceptance.test_programs import check_promoted, fixture_eager, fixture_host, \
     output, server  # pylint: disable=unused-import
-from musthold.test_redis import CLIENTS, check_clients_come_back, information, load
-from systems.test_redis_cluster import Cluster, check_that_keys_stay
+from integration.acceptance.test_redis import CLIENTS, check_clients_come_back, information, load
+from integration.systems.test_redis_cluster import Cluster, check_that_keys_stay
 
 pytestmark = pytest.mark.releases
 RELEASE = "sid"

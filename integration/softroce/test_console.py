@@ -1,14 +1,8 @@
 """What is shown of a dead guest's console, from consoles as the kernel writes them; no guest."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-# pylint: disable=wrong-import-position
-from harness.console import LINES_BEFORE, TAIL_LINES, excerpt
+from .harness.console import LINES_BEFORE, TAIL_LINES, excerpt
 
 
 def numbered(what, count):

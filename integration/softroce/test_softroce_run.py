@@ -9,18 +9,16 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from .harness.errors import HarnessError
+from .harness.kernel import PACKAGES, find_kernel
+
 HERE = Path(__file__).resolve().parent
 RUN = HERE / 'run'
-sys.path.insert(0, str(HERE))
-
-from harness.errors import HarnessError  # pylint: disable=wrong-import-position
-from harness.kernel import PACKAGES, find_kernel
 
 pytestmark = pytest.mark.softroce
 

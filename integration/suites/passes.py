@@ -1,6 +1,6 @@
 """The ways to run a suite: plain, and preloaded with policies that promote early."""
 
-from musthold import support
+from integration.acceptance import support
 
 from . import runner
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lib import processes
+from integration.lib import processes
 
 ONE_BY_ONE = Path(__file__).parent / "one_by_one.py"
 # Longer than any test takes; one that takes longer hangs.

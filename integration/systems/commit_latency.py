@@ -3,7 +3,7 @@
 import argparse
 import subprocess
 
-from musthold.test_sysbench import SEED, load_for
+from integration.acceptance.test_sysbench import SEED, load_for
 
 WORKLOAD = "oltp_update_index"  # each transaction is one statement and one commit
 

@@ -13,8 +13,8 @@ from collections import Counter
 
 import pytest
 
-from lib import processes
-from musthold import support
+from integration.acceptance import support
+from integration.lib import processes
 
 PROGRAM = support.BUILD / "bin" / "raft_store"
 needs_program = pytest.mark.skipif(

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from lib import processes
-from musthold import support
-from musthold.test_programs import needs, output
+from integration.acceptance import support
+from integration.acceptance.test_programs import needs, output
+from integration.lib import processes
 
 pytestmark = needs("ceph-mon", "ceph-mgr", "ceph-osd", "rados", "monmaptool")
 POOL = "pool"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from lib import processes
-from musthold import support
-from musthold.test_programs import needs, output, server
+from integration.acceptance import support
+from integration.acceptance.test_programs import needs, output, server
+from integration.lib import processes
 
 CLIENT = Path(__file__).parent / "gluster_client.py"
 PORT = 24007  # bricks know no other

@@ -5,8 +5,8 @@
 
 from contextlib import ExitStack
 
-from musthold import support
-from musthold.test_forking_programs import PostgreSql, fixture_host, fixture_preload, \
+from integration.acceptance import support
+from integration.acceptance.test_forking_programs import PostgreSql, fixture_host, fixture_preload, \
     needs_postgresql  # pylint: disable=unused-import
 
 pytestmark = needs_postgresql

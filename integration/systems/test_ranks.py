@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lib import processes
-from musthold import support
-from musthold.test_programs import fixture_eager, fixture_host, needs, \
+from integration.acceptance import support
+from integration.lib import processes
+from integration.acceptance.test_programs import fixture_eager, fixture_host, needs, \
     output  # pylint: disable=unused-import
 
 HERE = Path(__file__).parent

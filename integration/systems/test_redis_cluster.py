@@ -5,14 +5,12 @@
 """
 
 import hashlib
-import random
 import socket
 import subprocess
 from contextlib import ExitStack
-from pathlib import Path
 
-from musthold import support
-from musthold.test_programs import fixture_eager, fixture_host, needs, output, \
+from integration.acceptance import support
+from integration.acceptance.test_programs import fixture_eager, fixture_host, needs, output, \
     server  # pylint: disable=unused-import
 
 pytestmark = needs("redis-server", "redis-cli", "redis-benchmark")
@@ -32,12 +30,10 @@ def is_free(port):
 
 def free_ports(count):
     """Their buses have ports, too, which no connection of another program is given meanwhile."""
-    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
-    lowest_bus = min(int(given.split()[1]) + 1, 65_535 - 2 * count)
     ports = set()
     while len(ports) < count:
-        bus = random.randint(lowest_bus, 65_535)
-        if is_free(bus) and is_free(bus - BUS):
+        bus = support.free_port()
+        if bus > 1024 + BUS and is_free(bus - BUS):
             ports.add(bus - BUS)
     return sorted(ports)
 

@@ -2,7 +2,7 @@
 
 import re
 
-from musthold import support
+from integration.acceptance import support
 
 PAGE = (support.ROOT / "docs" / "systems.md").read_text()
 ROWS = re.findall(r"^\| (?!system|---|port|\d)(.+) \|$", PAGE.partition("\n## ")[0], re.MULTILINE)
@@ -11,7 +11,7 @@ ROWS = re.findall(r"^\| (?!system|---|port|\d)(.+) \|$", PAGE.partition("\n## ")
 def test_every_system_has_a_test():
     assert len(ROWS) >= 15
     for row in ROWS:
-        tests = re.findall(r"`((?:musthold|systems|releases)/\w+\.py)`", row)
+        tests = re.findall(r"`((?:acceptance|systems|releases)/\w+\.py)`", row)
         assert tests or row.startswith("Lustre"), row
         for test in tests:
             assert (support.ROOT / "integration" / test).is_file(), test

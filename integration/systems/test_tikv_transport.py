@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from musthold import support
-from musthold.test_programs import fixture_eager, fixture_host, needs, output, \
+from integration.acceptance import support
+from integration.acceptance.test_programs import fixture_eager, fixture_host, needs, output, \
     server  # pylint: disable=unused-import
 
 from . import raft_stores

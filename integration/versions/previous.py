@@ -1,12 +1,13 @@
 """The library and the command of the release before this one, built once from the history in build/previous."""
 
-import fcntl
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from integration.lib import locks
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT = (Path(__file__).parent / "previous").read_text().split()[0]
@@ -49,9 +50,7 @@ def build():
     """Its build folder, with lib/ and bin/; skips the test where the history does not hold it."""
     if problem := why_not():
         pytest.skip(problem)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with open(FOLDER / "lock", "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locks.held(FOLDER / "lock"):
         if not is_built():
             shutil.rmtree(FOLDER / "source", ignore_errors=True)
             (FOLDER / "source").mkdir()

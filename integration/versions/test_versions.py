@@ -1,6 +1,6 @@
 """The release before this one and this one, at the two ends of connections on one host, over shared memory.
 
-inside_versions.py has the same over RDMA.
+guest/versions.py has the same over RDMA.
 """
 
 import json
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lib import galera, processes
-from musthold import support
-from musthold.test_galera import ADDRESSES, Loaded, host_for_nodes, needs_galera
+from integration.acceptance import support
+from integration.acceptance.test_galera import ADDRESSES, Loaded, host_for_nodes, needs_galera
+from integration.lib import galera, processes
 
 from . import previous
 

@@ -1,7 +1,7 @@
 # Compiles for aarch64 on another architecture:
 #
 #   apt-get install g++-aarch64-linux-gnu qemu-user
-#   integration/lib/roots.py bookworm-arm64          # its libraries and headers, in build/roots
+#   python3 -m integration.lib.roots bookworm-arm64   # its libraries and headers, in build/roots
 #   cmake -S . -B build/aarch64 -G Ninja -DCMAKE_TOOLCHAIN_FILE=packaging/toolchains/aarch64.cmake \
 #         -DCMAKE_SYSROOT=$PWD/build/roots/bookworm-arm64
 set(CMAKE_SYSTEM_NAME Linux)

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "rsocket-core/stats.h"
+#include "rsocket-core/stats/stats.h"
 
 namespace ringroad::cli {
 

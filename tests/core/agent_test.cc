@@ -1,5 +1,5 @@
 // The agent thread, with a transport that does what the test says.
-#include "rsocket-core/agent.h"
+#include "rsocket-core/agent/agent.h"
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "rsocket-core/shm_channel.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
+#include "rsocket-core/channel/shm/shm_channel.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
@@ -130,6 +130,19 @@ class ToldTransport final : public Transport {
   std::vector<std::pair<PromotionId, Reason>> refused_;
 };
 
+// A process without a policy, whose verbs transport is the test's.
+class TestHost final : public AgentHost {
+ public:
+  Transport* load_verbs(TransportEvents& events, Reason&) noexcept override {
+    made = new ToldTransport(events);
+    return made;
+  }
+  stats::Segment* segment() noexcept override { return statistics; }
+
+  stats::Segment* statistics = nullptr;
+  std::atomic<ToldTransport*> made{nullptr};  // on the agent's thread
+};
+
 // One agent for all tests: it lives as long as the process, and so does its segment.
 struct Process {
   ToldTransport* transport = nullptr;
@@ -164,27 +177,19 @@ struct Process {
   }
 
  private:
-  static inline std::atomic<ToldTransport*> made{nullptr};  // on the agent's thread
-  static inline stats::Segment* statistics = nullptr;
-
   Process() {
     char name[] = "/tmp/ringroad-agent-XXXXXX";
     directory_ = mkdtemp(name);
     std::atexit([] { std::filesystem::remove_all(the().directory_); });
     segment = stats::Segment::create(directory_.c_str(), "agent_test");
-    AgentOptions options;
-    statistics = segment;
-    options.segment = []() noexcept { return statistics; };
-    options.load_verbs = [](TransportEvents& events, Reason&) noexcept -> Transport* {
-      made = new ToldTransport(events);
-      return made;
-    };
-    agent = new Agent(options);
+    static constinit TestHost host;
+    host.statistics = segment;
+    agent = new Agent(host);
     // The first listener makes the agent load its transport, and returns when that is done.
     Endpoint local;
     local.port = 1;
     agent->listen(local, false, true);
-    transport = made;
+    transport = host.made;
   }
 
   std::string directory_;
@@ -421,7 +426,7 @@ TEST_F(AgentTest, WhatItsOwnOperatorKeepsIsNotAskedForThoughThePeerLetsItOff) {
   EXPECT_TRUE(transport().is_left_alone_for(400ms));
   EXPECT_EQ(asked().size(), 3U);
   for (const auto& connection : connections_) {
-    EXPECT_EQ(connection->stream->kept(), Reason::kOperator);
+    EXPECT_EQ(connection->stream->operator_hold(), Reason::kOperator);
   }
 }
 
@@ -453,7 +458,7 @@ TEST_F(AgentTest, ARequestForAKeptStreamIsRefusedInTheEnd) {
 TEST_F(AgentTest, ANewStreamIsKeptAsThoseThatAreThere) {
   process_.set(control::Mode::kTcp);
   Stream& stream = open(StreamRole::kConnect);
-  EXPECT_EQ(stream.kept(), Reason::kOperator);
+  EXPECT_EQ(stream.operator_hold(), Reason::kOperator);
   settle();
   EXPECT_TRUE(asked().empty());
   process_.set(control::Mode::kRdma);

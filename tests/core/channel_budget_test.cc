@@ -1,15 +1,15 @@
 // Who has a channel when not all can have one.
-#include "rsocket-core/channel_budget.h"
+#include "rsocket-core/agent/channel_budget.h"
 
 #include <deque>
 
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
 namespace {
 
-using Room = ChannelBudget::Room;
+using Quota = ChannelBudget::Quota;
 
 constexpr std::int64_t kIdleNs = 5'000'000'000;
 constexpr std::int64_t kBusyNs = ChannelBudget::kBusyNs;
@@ -67,23 +67,23 @@ TEST_F(ChannelBudgetTest, AStreamThatIsUsedKeepsItsChannel) {
   EXPECT_TRUE(leaves(pair));
 }
 
-TEST_F(ChannelBudgetTest, WhenAllAreTakenTheOneThatWasNotUsedForLongestMakesRoom) {
+TEST_F(ChannelBudgetTest, WhenAllAreTakenTheOneThatWasNotUsedForLongestGivesItUp) {
   budget_.set_limit(3);
   StreamPair& first = promoted(start_);
   StreamPair& second = promoted(start_ + 1);
-  EXPECT_EQ(budget_.room(0, 0, start_ + 2), Room::kFree);
-  EXPECT_EQ(budget_.room(1, 0, start_ + 2), Room::kNone)
+  EXPECT_EQ(budget_.channel_quota(0, 0, start_ + 2), Quota::kFree);
+  EXPECT_EQ(budget_.channel_quota(1, 0, start_ + 2), Quota::kNone)
       << "one is promised, and nobody is idle yet";
   StreamPair& third = promoted(start_ + 2);
   use(first);
-  EXPECT_EQ(budget_.room(0, 0, start_ + 3 + kBusyNs), Room::kComing);
+  EXPECT_EQ(budget_.channel_quota(0, 0, start_ + 3 + kBusyNs), Quota::kComing);
   EXPECT_TRUE(stays(first));
   EXPECT_TRUE(leaves(second));
   EXPECT_TRUE(stays(third));
   ASSERT_TRUE(is_back(second));
   EXPECT_TRUE(budget_.remove(second.a->id()));
   EXPECT_FALSE(budget_.remove(second.a->id()));
-  EXPECT_EQ(budget_.room(0, 0, start_ + 3 + kBusyNs), Room::kFree);
+  EXPECT_EQ(budget_.channel_quota(0, 0, start_ + 3 + kBusyNs), Quota::kFree);
 }
 
 TEST_F(ChannelBudgetTest, NobodyTakesTheChannelOfABusyOne) {
@@ -91,22 +91,22 @@ TEST_F(ChannelBudgetTest, NobodyTakesTheChannelOfABusyOne) {
   StreamPair& pair = promoted(start_);
   for (int i = 1; i <= 5; ++i) {
     use(pair);
-    EXPECT_EQ(budget_.room(0, 0, start_ + i * kBusyNs), Room::kNone);
-    EXPECT_EQ(budget_.room(0, 0, start_ + i * kBusyNs + kBusyNs / 2), Room::kNone);
+    EXPECT_EQ(budget_.channel_quota(0, 0, start_ + i * kBusyNs), Quota::kNone);
+    EXPECT_EQ(budget_.channel_quota(0, 0, start_ + i * kBusyNs + kBusyNs / 2), Quota::kNone);
   }
   EXPECT_TRUE(stays(pair));
-  EXPECT_EQ(budget_.room(0, 0, start_ + 6 * kBusyNs), Room::kComing);
+  EXPECT_EQ(budget_.channel_quota(0, 0, start_ + 6 * kBusyNs), Quota::kComing);
 }
 
 TEST_F(ChannelBudgetTest, OneIsSentAwayForEachThatAsks) {
   budget_.set_limit(3);
   for (int i = 0; i < 3; ++i) promoted(start_ + i);
   const std::int64_t later = start_ + 2 * kBusyNs;
-  EXPECT_EQ(budget_.room(0, 0, later), Room::kComing);
-  EXPECT_EQ(budget_.room(0, 0, later), Room::kComing) << "the same one, asked again";
+  EXPECT_EQ(budget_.channel_quota(0, 0, later), Quota::kComing);
+  EXPECT_EQ(budget_.channel_quota(0, 0, later), Quota::kComing) << "the same one, asked again";
   EXPECT_TRUE(leaves(pairs_[0]));
   EXPECT_TRUE(stays(pairs_[1]));
-  EXPECT_EQ(budget_.room(0, 1, later), Room::kComing) << "another one";
+  EXPECT_EQ(budget_.channel_quota(0, 1, later), Quota::kComing) << "another one";
   EXPECT_TRUE(leaves(pairs_[1]));
   EXPECT_TRUE(stays(pairs_[2]));
 }
@@ -116,10 +116,10 @@ TEST_F(ChannelBudgetTest, OneThatWasUsedSinceItWasLookedAtIsLeftAlone) {
   StreamPair& first = promoted(start_);
   StreamPair& second = promoted(start_ + 1);
   const std::int64_t later = start_ + 2 * kBusyNs;
-  EXPECT_EQ(budget_.room(0, 0, later), Room::kComing);
+  EXPECT_EQ(budget_.channel_quota(0, 0, later), Quota::kComing);
   EXPECT_TRUE(leaves(first));
   use(second);
-  EXPECT_EQ(budget_.room(0, 1, later), Room::kNone);
+  EXPECT_EQ(budget_.channel_quota(0, 1, later), Quota::kNone);
   EXPECT_TRUE(stays(second));
 }
 
@@ -128,9 +128,9 @@ TEST_F(ChannelBudgetTest, APeerThatDoesNotAnswerIsNotWaitedFor) {
   StreamPair& stuck = promoted(start_);
   StreamPair& other = promoted(start_ + 1);
   const std::int64_t later = start_ + 2 * kBusyNs;
-  EXPECT_EQ(budget_.room(0, 0, later), Room::kComing);
+  EXPECT_EQ(budget_.channel_quota(0, 0, later), Quota::kComing);
   EXPECT_TRUE(leaves(stuck));
-  EXPECT_EQ(budget_.room(0, 1, later + ChannelBudget::kLeavePatienceNs), Room::kComing);
+  EXPECT_EQ(budget_.channel_quota(0, 1, later + ChannelBudget::kLeavePatienceNs), Quota::kComing);
   EXPECT_TRUE(leaves(other));
 }
 
@@ -153,7 +153,7 @@ TEST_F(ChannelBudgetTest, StreamsThatHaveEndedHaveNoChannel) {
   promoted(start_);
   promoted(start_);
   pairs_.clear();
-  EXPECT_EQ(budget_.room(1, 0, start_ + 1), Room::kFree);
+  EXPECT_EQ(budget_.channel_quota(1, 0, start_ + 1), Quota::kFree);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad {
 namespace {
@@ -44,10 +44,10 @@ class AllButOne {
 TEST(Descriptors, OfTheLibrarysOwnAreHighMarkedAndCloseOnExec) {
   const int fd = sys::open_high(open_event);
   EXPECT_GE(fd, sys::kPrivateDescriptorBase);
-  EXPECT_TRUE(private_descriptors::is_marked(fd));
+  EXPECT_TRUE(reserved_fds::is_marked(fd));
   EXPECT_EQ(FD_CLOEXEC, ::fcntl(fd, F_GETFD));
   sys::close(fd);
-  EXPECT_FALSE(private_descriptors::is_marked(fd));
+  EXPECT_FALSE(reserved_fds::is_marked(fd));
 }
 
 // A server keeps one, to accept and close connections when all others are taken.

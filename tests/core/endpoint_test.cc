@@ -1,4 +1,4 @@
-#include "rsocket-core/endpoint.h"
+#include "rsocket-core/net/endpoint.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

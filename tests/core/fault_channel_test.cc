@@ -1,4 +1,4 @@
-#include "rsocket-core/fault_channel.h"
+#include "tests/core/fault_channel.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <thread>
 
-#include "rsocket-core/shm_channel.h"
+#include "rsocket-core/channel/shm/shm_channel.h"
 
 namespace ringroad {
 namespace {

@@ -34,8 +34,8 @@ extern "C" int clock_gettime(clockid_t, timespec* ts) noexcept {
 
 namespace ringroad::test {
 
-// [MESSAGES [BYTES [polled]]]: so many sends, each with its receive, over the channels that `make(ring bytes)`
-// gives. Polled: the message comes while its receiver polls already.
+// [MESSAGES [BYTES [polled]]]: so many sends, each with its receive, over the channels that `make(ring
+// bytes)` gives. Polled: the message comes while its receiver polls already.
 template <typename Make>
 int send_messages(int argc, char** argv, Make make) {
   const long messages = argc > 1 ? std::atol(argv[1]) : 1000;

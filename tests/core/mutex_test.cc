@@ -1,4 +1,4 @@
-#include "rsocket-core/mutex.h"
+#include "rsocket-core/base/mutex.h"
 
 #include <gtest/gtest.h>
 

@@ -5,12 +5,12 @@
 
 #include <cstdint>
 
-#include "rsocket-core/foreign_fd.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/deferred_close.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad {
 
-// Strange descriptors are closed on threads of their own (foreign_fd.h): waits for those first, for
+// Strange descriptors are closed on threads of their own (deferred_close.h): waits for those first, for
 // ten seconds at most.
 inline int open_descriptors() {
   const std::int64_t until = sys::now_ns() + 10'000'000'000;

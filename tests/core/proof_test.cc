@@ -1,6 +1,6 @@
 // Proofs of a shared key: the hash that they are made of, what they depend on, and what a promotion does
 // with them.
-#include "rsocket-core/proof.h"
+#include "rsocket-core/protocol/proof.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "rsocket-core/reason.h"
+#include "rsocket-core/protocol/reason.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "rsocket-core/ring.h"
+#include "rsocket-core/protocol/ring.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 #include "tests/core/open_descriptors.h"
 
 namespace ringroad {

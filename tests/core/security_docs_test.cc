@@ -23,7 +23,8 @@ std::string text_of(const fs::path& path) {
 
 std::string word_at(const std::string& text, std::size_t at) {
   std::size_t end = at;
-  while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_')) {
+  while (end < text.size() &&
+         (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_')) {
     ++end;
   }
   return text.substr(at, end - at);

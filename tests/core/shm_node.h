@@ -2,8 +2,11 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "rsocket-core/shm_transport.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
+#include "rsocket-core/channel/shm/shm_transport.h"
 
 namespace ringroad::shm_test {
 
@@ -150,6 +153,23 @@ struct Node {
   Agent agent;
   std::unique_ptr<Transport> transport;
   SharedKey key;
+};
+
+// What a hello or an answer may carry: one that is right, and others.
+struct Descriptors {
+  Descriptors() {
+    memfd = create_sealed_memfd("good", shm_file_bytes(kRing));
+    small = create_sealed_memfd("small", shm_file_bytes(kRing) - 4096);
+    loose = memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    EXPECT_EQ(ftruncate(loose, static_cast<off_t>(shm_file_bytes(kRing))), 0);
+    event = sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    EXPECT_EQ(pipe2(pipe, O_CLOEXEC), 0);
+  }
+  ~Descriptors() {
+    for (const int fd : {memfd, small, loose, event, pipe[0], pipe[1]}) sys::close_quietly(fd);
+  }
+  int memfd, small, loose, event;
+  int pipe[2];
 };
 
 // Dispatches what is ready until `done`, which must come to pass.

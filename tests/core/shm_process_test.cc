@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 #include "tests/core/open_descriptors.h"
 #include "tests/core/shm_node.h"
 

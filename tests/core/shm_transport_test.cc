@@ -1,4 +1,4 @@
-#include "rsocket-core/shm_transport.h"
+#include "rsocket-core/channel/shm/shm_transport.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 #include "tests/core/open_descriptors.h"
 #include "tests/core/shm_node.h"
 

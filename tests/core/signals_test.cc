@@ -1,4 +1,4 @@
-#include "rsocket-core/signals.h"
+#include "rsocket-core/base/signals.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <csignal>
 
-#include "rsocket-core/mutex.h"
+#include "rsocket-core/base/mutex.h"
 
 namespace ringroad::test {
 namespace {
@@ -56,9 +56,9 @@ TEST_F(SignalsTest, AHandlerRunsAtOnceOutsideOfTheLibrary) {
 
 TEST_F(SignalsTest, AHandlerIsPutOffToTheEndOfTheOutermostStretch) {
   {
-    const signals::Later outer;
+    const signals::DeferHandlers outer;
     {
-      const signals::Later inner;
+      const signals::DeferHandlers inner;
       raise(SIGUSR1);
       EXPECT_TRUE(blocked(SIGUSR1));
     }
@@ -99,7 +99,7 @@ TEST_F(SignalsTest, ALockThatWasNotHadIsNone) {
 
 TEST_F(SignalsTest, QueuedSignalsKeepTheirValuesAndTheirNumber) {
   {
-    const signals::Later later;
+    const signals::DeferHandlers later;
     for (int i = 1; i <= 3; ++i) pthread_sigqueue(pthread_self(), SIGRTMIN, sigval{i});
     EXPECT_EQ(runs, 0);
   }
@@ -109,10 +109,10 @@ TEST_F(SignalsTest, QueuedSignalsKeepTheirValuesAndTheirNumber) {
 }
 
 TEST_F(SignalsTest, WhatCameBeforeASleepRunsBeforeIt) {
-  const signals::Later later;
+  const signals::DeferHandlers later;
   raise(SIGUSR1);
   {
-    const signals::Now now;
+    const signals::RunHandlers now;
     EXPECT_EQ(runs, 1);
     raise(SIGUSR1);
     EXPECT_EQ(runs, 2);
@@ -124,14 +124,14 @@ TEST_F(SignalsTest, WhatCameBeforeASleepRunsBeforeIt) {
 TEST_F(SignalsTest, DeliveryKeepsErrno) {
   errno = ENOTBLK;
   {
-    const signals::Later later;
+    const signals::DeferHandlers later;
     raise(SIGUSR1);
   }
   EXPECT_EQ(errno, ENOTBLK);
 }
 
 TEST_F(SignalsTest, TheChildOfAForkIsOutsideOfItsParentsStretches) {
-  const signals::Later later;
+  const signals::DeferHandlers later;
   raise(SIGUSR1);
   const pid_t child = fork();
   if (child == 0) {

@@ -15,8 +15,8 @@
 #include <string>
 #include <thread>
 
-#include "rsocket-core/control.h"
-#include "rsocket-core/stats.h"
+#include "rsocket-core/process/control_socket.h"
+#include "rsocket-core/stats/stats.h"
 
 namespace ringroad::stats {
 namespace {
@@ -59,7 +59,7 @@ TEST_F(StatsFiles, NothingIsMadeBesideOneThatIsRemovedMeanwhile) {
     for (int round = 0; round < 100; ++round) {
       const std::unique_ptr<Segment> own(Segment::create(directory_.c_str(), "own"));
       ASSERT_NE(own, nullptr);
-      control::Socket socket;
+      control::ControlSocket socket;
       std::latch making(1);
       std::latch removing(1);
       bool stood = false;
@@ -86,7 +86,8 @@ TEST_F(StatsFiles, OfTheDeadAreRemovedWithWhatStandsBesideThem) {
   const std::unique_ptr<Segment> own(Segment::create(directory_.c_str(), "own"));
   ASSERT_NE(own, nullptr);
   const std::string dead = killed();
-  ASSERT_EQ(names(), (std::set<std::string>{std::to_string(::getpid()), dead, dead + control::kSuffix + kRandom}));
+  ASSERT_EQ(names(),
+            (std::set<std::string>{std::to_string(::getpid()), dead, dead + control::kSuffix + kRandom}));
   remove_files_of_the_dead(directory_.c_str(), 0);
   EXPECT_EQ(names(), std::set<std::string>{std::to_string(::getpid())});
 }

@@ -1,6 +1,6 @@
 // What is counted of streams, where, and when it moves.
 
-#include "rsocket-core/stats.h"
+#include "rsocket-core/stats/stats.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -1,38 +1,15 @@
-// Streams that come back to TCP, or are kept there, and what becomes of them: whether and when they
-// ask for a channel again.
-#include "rsocket-core/sys.h"
-#include "tests/core/stream_pair.h"
+// Streams that come back to TCP, or are kept there: whether and when they ask for a channel again.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "rsocket-core/base/sys.h"
+#include "rsocket-core/stream/promotion_retry.h"
+#include "tests/core/stream_both_ends.h"
 
 namespace ringroad::test {
 namespace {
-
 constexpr State kOnTcp = State::kOnTcp;
-
-bool both(const StreamPair& p, State state) {
-  return p.a->state() == state && p.b->state() == state;
-}
-
-void come_back(StreamPair& p, Stream& leaver, Reason reason) {
-  leaver.leave_channel(reason);
-  ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
-}
-
-// One message each way, whatever carries it.
-void talk(StreamPair& p, const std::string& text) {
-  const std::pair<Stream*, Stream*> directions[] = {{p.a.get(), p.b.get()}, {p.b.get(), p.a.get()}};
-  for (const auto& direction : directions) {
-    Stream* const from = direction.first;
-    Stream* const to = direction.second;
-    ASSERT_EQ(static_cast<ssize_t>(text.size()), send_text(*from, text));
-    std::string got;
-    ASSERT_TRUE(p.pump_until([&] {
-      const std::string part = recv_text(*to, text.size() - got.size());
-      if (!part.starts_with('<')) got += part;
-      return got.size() == text.size();
-    }));
-    ASSERT_EQ(text, got);
-  }
-}
 
 TEST(StreamAgain, AReturnedStreamComesToAChannelAsOftenAsItIsAsked) {
   StreamPair p;
@@ -55,7 +32,7 @@ TEST(StreamAgain, OneThatWasIdleAsksWhenItIsWorthAChannelAgain) {
   StreamConfig config;
   config.promote_messages = 4;
   StreamPair p(config);
-  for (Stream* const leaver : {p.a.get(), p.b.get()}) {
+  for (AgentStream* const leaver : {p.a.get(), p.b.get()}) {
     p.promote();
     const int asked = p.host.asked;
     come_back(p, *leaver, Reason::kIdle);
@@ -92,17 +69,17 @@ TEST(StreamAgain, OneThatFoundNoRoomAsksAsOftenAsItTakes) {
 // Whose program did not wait for the end of a switch; the other end says nothing for too long.
 TEST(StreamAgain, OneThatWasInAHurryAsksSoonAndHasMorePatienceEachTime) {
   StreamPair p;
-  for (unsigned times = 0; times <= Stream::kMostHurries + 1; ++times) {
+  for (unsigned times = 0; times <= PromotionRetry::kMostImpatiences + 1; ++times) {
     auto theirs = p.a_channel_up();
     const int asked = p.host.asked;
     const std::int64_t began = sys::now_ns();
     EXPECT_TRUE(p.a->outlast_switch(sys::now_ns()));
     EXPECT_GE(sys::now_ns() - began,
-              Stream::kSwitchPatienceNs << std::min(times, Stream::kMostHurries));
+              Stream::kSwitchPatienceNs << std::min(times, PromotionRetry::kMostImpatiences));
     ASSERT_EQ(kOnTcp, p.a->state());
     p.b->promotion_refused(Reason::kTimeout, Reason::kNone);
     for (int uses = 0; uses < 64 && p.host.asked == asked; ++uses) p.a->note_use(1, 1);
-    EXPECT_EQ(p.host.asked, times < Stream::kMostHurries ? asked + 1 : asked) << times;
+    EXPECT_EQ(p.host.asked, times < PromotionRetry::kMostImpatiences ? asked + 1 : asked) << times;
   }
   p.promote();
   talk(p, "at last");
@@ -135,10 +112,10 @@ TEST(StreamAgain, AfterAHurryAPeerThatIsStillBusyIsAskedAgainSoon) {
 TEST(StreamAgain, APeerInAHurryIsAskedSoon) {
   for (const bool bytes_come_first : {false, true}) {
     StreamPair p;
-    for (unsigned times = 0; times < Stream::kMostHurries; ++times) {
+    for (unsigned times = 0; times < PromotionRetry::kMostImpatiences; ++times) {
       p.start();
       p.channels_up();
-      for (Stream* const stream : {p.b.get(), p.a.get(), p.b.get()}) stream->service();
+      for (AgentStream* const stream : {p.b.get(), p.a.get(), p.b.get()}) stream->service();
       ASSERT_TRUE(p.b->tx_is_held());
       EXPECT_TRUE(p.b->outlast_switch(sys::now_ns()));
       if (bytes_come_first) {
@@ -240,8 +217,8 @@ TEST(StreamAgain, OneThatLeftForGoodStaysAndSoDoesItsPeer) {
   for (const bool connector : {true, false}) {
     StreamPair p;
     p.promote();
-    Stream& leaver = connector ? *p.a : *p.b;
-    Stream& other = connector ? *p.b : *p.a;
+    AgentStream& leaver = connector ? *p.a : *p.b;
+    AgentStream& other = connector ? *p.b : *p.a;
     come_back(p, leaver, Reason::kDescriptorUse);
     EXPECT_TRUE(leaver.on_kernel_for_good());
     EXPECT_TRUE(other.on_kernel_for_good());
@@ -352,143 +329,6 @@ TEST(StreamAgain, BusyPeersAreAskedAgainSoonWhereThereWasAChannelBefore) {
     poll(nullptr, 0, 1);
   }
   EXPECT_LT(sys::now_ns() - began, 500'000'000);
-}
-
-// ---- What was told readable stays readable, though it comes again over TCP
-
-short ready_now(Stream& s) {
-  return s.plan_poll(POLLIN | POLLRDHUP, Stream::Arm::kNever).ready;
-}
-
-TEST(StreamReturn, WhatIsUnreadIsReadAtOnceAndOnce) {
-  for (const bool leaves_itself : {true, false}) {
-    for (std::size_t first : {std::size_t{0}, std::size_t{2}, std::size_t{6}}) {
-      StreamPair p;
-      p.promote();
-      ASSERT_EQ(6, send_text(*p.a, "unread"));
-      ASSERT_EQ(POLLIN, ready_now(*p.b));
-      if (leaves_itself) {
-        p.b->leave_channel(Reason::kOperator);
-      } else {
-        p.a->leave_channel(Reason::kOperator);
-        ASSERT_TRUE(p.pump_until([&] { return p.b->state() != State::kOnChannel; }));
-      }
-      EXPECT_EQ(POLLIN, ready_now(*p.b));
-      EXPECT_EQ(6, p.b->unread_bytes());
-      EXPECT_EQ("unread", recv_text(*p.b, 100, MSG_PEEK));
-      std::string got;
-      while (got.size() < first) got += recv_text(*p.b, first - got.size());
-      EXPECT_EQ(std::string("unread").substr(0, first), got);
-      ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
-      EXPECT_EQ(static_cast<int>(6 - first), p.b->unread_bytes());
-      ASSERT_EQ(4, send_text(*p.a, "more"));
-      ASSERT_TRUE(p.pump_until([&] {
-        const std::string part = recv_text(*p.b, 100);
-        if (!part.starts_with('<')) got += part;
-        return got.size() >= 10;
-      })) << got;
-      EXPECT_EQ("unreadmore", got);
-      EXPECT_EQ(0, p.b->unread_bytes());
-      EXPECT_EQ(0, ready_now(*p.b) & POLLRDHUP);
-      talk(p, "and on");
-      p.promote();
-      talk(p, "again");
-    }
-  }
-}
-
-TEST(StreamReturn, BytesFromBeforeTheSwitchStayReadableInFrontOfTheRings) {
-  StreamPair p;
-  ASSERT_EQ(4, send_text(*p.b, "tcp,"));
-  ASSERT_TRUE(readable(p.a_fd, 1000));
-  p.promote();
-  ASSERT_EQ(4, send_text(*p.b, "ring"));
-  p.a->leave_channel(Reason::kOperator);
-  EXPECT_EQ(8, p.a->unread_bytes());
-  EXPECT_EQ("tcp,ri", recv_text(*p.a, 6));
-  ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
-  EXPECT_EQ("ng", recv_text(*p.a, 6));
-  talk(p, "and on");
-}
-
-TEST(StreamReturn, AnEndThatWasToldStaysTold) {
-  StreamPair p;
-  p.promote();
-  ASSERT_EQ(4, send_text(*p.a, "last"));
-  ASSERT_EQ(0, p.a->shutdown(SHUT_WR));
-  ASSERT_TRUE(p.pump_until([&] { return (ready_now(*p.b) & POLLRDHUP) != 0; }));
-  p.b->leave_channel(Reason::kOperator);
-  EXPECT_EQ(POLLIN | POLLRDHUP, ready_now(*p.b));
-  EXPECT_EQ("last", recv_text(*p.b, 100));
-  EXPECT_EQ("", recv_text(*p.b, 100));
-  ASSERT_TRUE(p.pump_until([&] { return both(p, kOnTcp); }));
-  EXPECT_EQ("", recv_text(*p.b, 100));
-  // The other direction goes on.
-  ASSERT_EQ(6, send_text(*p.b, "answer"));
-  std::string got;
-  ASSERT_TRUE(p.pump_until([&] {
-    got = recv_text(*p.a, 100);
-    return got == "answer";
-  })) << got;
-}
-
-TEST(StreamReturn, ABrokenConnectionGivesWhatHadComeBeforeItsError) {
-  for (std::size_t first : {std::size_t{0}, std::size_t{3}}) {
-    StreamPair p;
-    p.promote();
-    ASSERT_EQ(6, send_text(*p.a, "unread"));
-    p.b->leave_channel(Reason::kQpError);
-    EXPECT_EQ(std::string("unread").substr(0, first), recv_text(*p.b, first));
-    const linger cut{1, 0};
-    ASSERT_EQ(0, setsockopt(p.a_fd, SOL_SOCKET, SO_LINGER, &cut, sizeof cut));
-    close(std::exchange(p.a_fd, -1));
-    ASSERT_TRUE(readable(p.b_fd, 1000));
-    p.b->service();
-    EXPECT_EQ(State::kReset, p.b->state());
-    EXPECT_EQ(std::string("unread").substr(first), recv_text(*p.b, 100));
-    EXPECT_EQ("<ECONNRESET>", recv_text(*p.b, 100));
-    EXPECT_EQ("", recv_text(*p.b, 100));
-  }
-}
-
-// Nobody but this process has the copy: another one gets the bytes from the kernel, and none twice.
-TEST(StreamReturn, AnotherProcessGetsWhatIsUnreadAndNothingThatIsRead) {
-  for (std::size_t first : {std::size_t{0}, std::size_t{2}}) {
-    StreamPair p;
-    p.promote();
-    ASSERT_EQ(6, send_text(*p.a, "unread"));
-    p.b->leave_channel(Reason::kFork);
-    EXPECT_EQ(std::string("unread").substr(0, first), recv_text(*p.b, first));
-    EXPECT_FALSE(p.b->can_be_shared());
-    ASSERT_TRUE(p.pump_until([&] { return p.b->settled() && both(p, kOnTcp); }));
-    EXPECT_TRUE(p.b->kernel_can_serve());
-    ASSERT_TRUE(p.b->can_be_shared());
-    ASSERT_TRUE(p.b->become_shared());
-    ASSERT_TRUE(readable(p.b_fd, 1000));
-    char bytes[100];
-    const ssize_t n = recv(p.b_fd, bytes, sizeof bytes, 0);
-    EXPECT_EQ(std::string("unread").substr(first),
-              std::string(bytes, static_cast<std::size_t>(std::max<ssize_t>(n, 0))));
-    EXPECT_EQ("<EAGAIN>", recv_text(*p.b, 100, MSG_DONTWAIT));
-  }
-}
-
-// The kernel would reset a connection that is closed with bytes unread.
-TEST(StreamReturn, WhatWasReadBeforeItCameAgainIsNotUnreadAtTheClose) {
-  StreamPair p;
-  p.promote();
-  ASSERT_EQ(6, send_text(*p.a, "unread"));
-  p.b->leave_channel(Reason::kOperator);
-  EXPECT_EQ("unread", recv_text(*p.b, 100));
-  EXPECT_FALSE(p.b->close_by_program(false));
-  close(std::exchange(p.b_fd, -1));
-  ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kClosed; }));
-  std::string got = "<EAGAIN>";
-  ASSERT_TRUE(p.pump_until([&] {
-    got = recv_text(*p.a, 100);
-    return got != "<EAGAIN>";
-  }));
-  EXPECT_EQ("", got);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
@@ -138,7 +138,7 @@ struct FullRing : public ::testing::Test {
   void leave_unread() {
     p.promote();
     ASSERT_EQ(static_cast<ssize_t>(kMuch), send_text(*p.a, std::string(kMuch, 'm')));
-    p.b->pin(Reason::kFdPassed, 0);
+    p.b->demote_for_good(Reason::kFdPassed, 0);
     ASSERT_TRUE(p.pump_until([&] { return p.b->settled(); }));
   }
   std::size_t in_kernel() const {
@@ -159,7 +159,7 @@ TEST_F(FullRing, NobodyWaitsForWhatTheBufferOfAFixedSizeDoesNotTake) {
   leave_unread();
   ASSERT_TRUE(p.pump_until([&] { return in_kernel() > 0; }));
   const std::int64_t before = sys::now_ns();
-  p.b->pin(Reason::kFdPassed, 60'000'000'000);
+  p.b->demote_for_good(Reason::kFdPassed, 60'000'000'000);
   EXPECT_LT(sys::now_ns() - before, 30'000'000'000);
   EXPECT_LT(in_kernel(), kMuch);
 }

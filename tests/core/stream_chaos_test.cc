@@ -5,7 +5,7 @@
 #include <random>
 #include <sstream>
 
-#include "rsocket-core/fault_channel.h"
+#include "tests/core/fault_channel.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
@@ -18,7 +18,7 @@ unsigned char byte_at(unsigned side, std::size_t at) {
 }
 
 struct Side {
-  StreamPtr stream;
+  AgentStreamPtr stream;
   int* fd = nullptr;
   unsigned index = 0;
   std::size_t sent = 0;
@@ -124,7 +124,7 @@ class Chaos {
       case 1:
         if (s.closed || !chance(2)) break;
         note("pin", s.index);
-        s.stream->pin(Reason::kFork, 0);
+        s.stream->demote_for_good(Reason::kFork, 0);
         break;
       case 2:
         if (ends_ && chance(2)) end(s);

@@ -4,8 +4,8 @@
 #include <fstream>
 #include <random>
 
-#include "rsocket-core/fault_channel.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
+#include "tests/core/fault_channel.h"
 #include "tests/core/open_descriptors.h"
 #include "tests/core/stream_pair.h"
 
@@ -43,7 +43,7 @@ class Torrent {
   // Both programs and both agents do a little. False: something is not as it must be.
   bool work() {
     for (unsigned side = 0; side < 2; ++side) {
-      Stream& stream = *streams_[side];
+      AgentStream& stream = *streams_[side];
       if (!ends_ && !stream.tx_is_held()) {
         std::string text(1 + below(kMost), '\0');
         for (std::size_t i = 0; i < text.size(); ++i) text[i] = byte_at(side, sent_[side] + i);
@@ -59,7 +59,7 @@ class Torrent {
         if (byte != byte_at(1 - side, at++)) return false;
       }
     }
-    for (Stream* const stream : streams_) {
+    for (AgentStream* const stream : streams_) {
       if (stream->state() == State::kSwitching &&
           sys::now_ns() > stream->interest().deadline_ns) {
         stream->deadline_passed();
@@ -90,7 +90,7 @@ class Torrent {
     pair_.b->channel_up(wrapped(std::move(b)), pair_.a_nonce);
     const bool in_the_middle = below(5) == 0;
     work_until([&] {
-      const auto is_through = [](const Stream* stream) {
+      const auto is_through = [](const AgentStream* stream) {
         return stream->state() != State::kSwitching;
       };
       return in_the_middle ? below(4) == 0 : std::all_of(streams_, streams_ + 2, is_through);
@@ -149,7 +149,7 @@ class Torrent {
 
   std::mt19937 random_;
   StreamPair pair_{kRing};
-  Stream* const streams_[2] = {pair_.a.get(), pair_.b.get()};
+  AgentStream* const streams_[2] = {pair_.a.get(), pair_.b.get()};
   std::uint64_t sent_[2] = {};
   std::uint64_t got_[2] = {};
   unsigned full_[2] = {};

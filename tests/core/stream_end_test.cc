@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "rsocket-core/fault_channel.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
+#include "tests/core/fault_channel.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
 namespace {
 
-bool service_until(const StreamPtr& stream, const auto& done) {
+bool service_until(const AgentStreamPtr& stream, const auto& done) {
   for (int i = 0; i < 2000; ++i) {
     stream->service();
     if (done()) return true;
@@ -24,7 +24,7 @@ bool service_until(const StreamPtr& stream, const auto& done) {
   return false;
 }
 
-void close_stream(StreamPtr& stream, int& fd) {
+void close_stream(AgentStreamPtr& stream, int& fd) {
   stream->close_by_program(false);
   ::close(std::exchange(fd, -1));
 }
@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(StreamEnd, LeftBehind,
                          ::testing::Values(Known::kNothing, Known::kFin, Known::kEnd));
 
 // What the reader was given by the end; the error comes last, as "<...>".
-std::string all_of(StreamPair& p, const StreamPtr& reader) {
+std::string all_of(StreamPair& p, const AgentStreamPtr& reader) {
   std::string got;
   for (int i = 0; i < 5000; ++i) {
     reader->service();
@@ -349,7 +349,7 @@ TEST(StreamEnd, CloseDuringAReplayDeliversWhatWasSent) {
   ASSERT_TRUE(p.pump_until([&] {
     while ((last = recv_text(*p.b, 1 << 16))[0] == 'x') got += last;
     if (p.a->state() == State::kClosed) {
-      p.a = std::make_shared<Stream>(&p.host, nullptr, 3, -1, StreamRole::kConnect, FourTuple{},
+      p.a = std::make_shared<AgentStream>(&p.host, nullptr, 3, -1, StreamRole::kConnect, FourTuple{},
                                      StreamConfig{}, true);  // the old one ends here
     }
     return last != "<EAGAIN>";

@@ -2,8 +2,8 @@
 // byte is lost, repeated or reordered, and neither end hangs.
 #include <functional>
 
-#include "rsocket-core/fault_channel.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
+#include "tests/core/fault_channel.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
@@ -50,12 +50,12 @@ Outcome run_dialogue(std::vector<Fault> faults_a, std::vector<Fault> faults_b) {
   bool b_ended = false;
   bool a_eof = false;
   bool b_eof = false;
-  const auto push = [](Stream& s, std::string& text) {
+  const auto push = [](AgentStream& s, std::string& text) {
     if (text.empty()) return;
     const ssize_t n = send_text_unless_held(s, text);
     if (n > 0) text.erase(0, static_cast<std::size_t>(n));
   };
-  const auto pull = [](Stream& s, std::string& got, bool& eof) {
+  const auto pull = [](AgentStream& s, std::string& got, bool& eof) {
     const std::string piece = recv_text(s, 11);  // so that some stay in the ring
     if (piece.empty()) eof = true;
     if (!piece.empty() && piece[0] != '<') got += piece;
@@ -63,7 +63,7 @@ Outcome run_dialogue(std::vector<Fault> faults_a, std::vector<Fault> faults_b) {
   const bool done = p.pump_until([&] {
     if (p.a->state() == State::kOnChannel) out.steps_a = watch_a->steps();
     if (p.b->state() == State::kOnChannel) out.steps_b = watch_b->steps();
-    for (Stream* s : {p.a.get(), p.b.get()}) {
+    for (AgentStream* s : {p.a.get(), p.b.get()}) {
       if (s->state() == State::kSwitching && sys::now_ns() > s->interest().deadline_ns) {
         s->deadline_passed();
       }

@@ -1,5 +1,5 @@
 // A peer that writes frames of its own making into a switch.
-#include "rsocket-core/stream.h"
+#include "rsocket-core/stream/agent_stream.h"
 
 #include <cstring>
 
@@ -120,7 +120,7 @@ TEST(ForgedStream, AResetBehindItIsStillReported) {
   EXPECT_EQ("last", recv_text(*p.b, 100));
   p.say(ControlType::kSwitch, 4);
   ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
-  p.b->pin(Reason::kFork, 0);
+  p.b->demote_for_good(Reason::kFork, 0);
   const linger cut{1, 0};
   ASSERT_EQ(0, setsockopt(p.a_fd, SOL_SOCKET, SO_LINGER, &cut, sizeof cut));
   ::close(std::exchange(p.a_fd, -1));

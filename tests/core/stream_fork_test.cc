@@ -26,7 +26,7 @@ struct Inherited {
     StreamConfig config;
     config.via_shm = true;
     config.ring_bytes = StreamPair::kRing;
-    stream = std::make_shared<Stream>(&host, nullptr, 1, fd, StreamRole::kAccept, tuple, config, true);
+    stream = std::make_shared<AgentStream>(&host, nullptr, 1, fd, StreamRole::kAccept, tuple, config, true);
   }
   ~Inherited() {
     stream.reset();
@@ -41,7 +41,7 @@ struct Inherited {
   SharingHost host;
   int fd = -1;
   int peer = -1;
-  StreamPtr stream;
+  AgentStreamPtr stream;
 };
 
 TEST(SharedStream, StaysOnTcpWhileAnotherProcessHasIt) {

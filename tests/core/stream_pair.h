@@ -17,8 +17,8 @@
 #include <string>
 #include <utility>
 
-#include "rsocket-core/shm_channel.h"
-#include "rsocket-core/stream.h"
+#include "rsocket-core/channel/shm/shm_channel.h"
+#include "rsocket-core/stream/agent_stream.h"
 
 namespace ringroad::test {
 
@@ -70,8 +70,8 @@ struct StreamPair {
   QuietHost host;
   int a_fd = -1;
   int b_fd = -1;
-  StreamPtr a;  // connector
-  StreamPtr b;  // accepted
+  AgentStreamPtr a;  // connector
+  AgentStreamPtr b;  // accepted
   Nonce a_nonce{};
   Nonce b_nonce{};
 
@@ -90,14 +90,13 @@ struct StreamPair {
     Endpoint::local_of(a_fd, tuple.local);
     Endpoint::peer_of(a_fd, tuple.remote);
     static std::uint64_t next_id = 1;
-    a = std::make_shared<Stream>(&host, segment, next_id++, a_fd, StreamRole::kConnect, tuple,
+    a = std::make_shared<AgentStream>(&host, segment, next_id++, a_fd, StreamRole::kConnect, tuple,
                                  config, true);
-    b = std::make_shared<Stream>(&host, segment, next_id++, b_fd, StreamRole::kAccept,
+    b = std::make_shared<AgentStream>(&host, segment, next_id++, b_fd, StreamRole::kAccept,
                                  tuple.reversed(), config, true);
   }
 
   ~StreamPair() {
-    Spin::taken_away_ns = Spin::kTakenAwayNs;  // see let_b_poll()
     a.reset();
     b.reset();
     if (a_fd >= 0) close(a_fd);
@@ -154,15 +153,14 @@ struct StreamPair {
 // The accepted end anew, of a rule that lets it poll for so long that a test would notice.
 inline constexpr std::int64_t kLongSpin = 20'000'000'000;
 inline void let_b_poll(StreamPair& p, bool nonblocking) {
-  Spin::taken_away_ns = kLongSpin;
   StreamConfig config = p.b->config();
   config.spin_ns = kLongSpin;
-  p.b = std::make_shared<Stream>(&p.host, nullptr, p.b->id() + 1000, p.b_fd, StreamRole::kAccept,
+  p.b = std::make_shared<AgentStream>(&p.host, nullptr, p.b->id() + 1000, p.b_fd, StreamRole::kAccept,
                                  p.b->tuple(), config, nonblocking);
 }
 
 // The same, then promoted.
-inline StreamPtr make_b_poll(StreamPair& p, bool nonblocking = true) {
+inline AgentStreamPtr make_b_poll(StreamPair& p, bool nonblocking = true) {
   let_b_poll(p, nonblocking);
   p.promote();
   return p.b;

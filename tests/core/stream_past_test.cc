@@ -1,7 +1,7 @@
-// What reaches the kernel past the library: bytes that a program moves on the TCP socket itself, and waits that no call
-// of the library's has seen.
-#include "rsocket-core/fault_channel.h"
-#include "rsocket-core/sys.h"
+// What reaches the kernel past the library: bytes that a program moves on the TCP socket itself, and waits
+// that no call of the library's has seen.
+#include "rsocket-core/base/sys.h"
+#include "tests/core/fault_channel.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
@@ -28,7 +28,7 @@ template <typename Done>
 bool pump_with_deadlines(StreamPair& p, Done done) {
   return p.pump_until([&] {
     const std::int64_t now = sys::now_ns();
-    for (Stream* const s : {p.a.get(), p.b.get()}) {
+    for (AgentStream* const s : {p.a.get(), p.b.get()}) {
       if (s->interest().deadline_ns <= now) s->deadline_passed();
     }
     return done();
@@ -41,8 +41,8 @@ class StreamPast : public testing::TestWithParam<bool> {
   int past_fd() const { return GetParam() ? p.a_fd : p.b_fd; }
 
   StreamPair p;
-  StreamPtr& past;   // whose program goes past its library
-  StreamPtr& other;
+  AgentStreamPtr& past;   // whose program goes past its library
+  AgentStreamPtr& other;
 };
 
 TEST_P(StreamPast, BytesThatAreWrittenOnTcpArriveAndSoDoesTheAnswerThere) {
@@ -162,8 +162,8 @@ class StreamFar : public testing::TestWithParam<bool> {
   }
 
   StreamPair p;
-  StreamPtr& past;   // whose program goes past its library
-  StreamPtr& other;
+  AgentStreamPtr& past;   // whose program goes past its library
+  AgentStreamPtr& other;
 
  private:
   static std::unique_ptr<Channel> far(std::unique_ptr<Channel> inner, std::vector<Fault> script) {

@@ -1,5 +1,5 @@
 // A ring that stays full, since the peer's program reads nothing.
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {

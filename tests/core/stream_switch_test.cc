@@ -1,12 +1,12 @@
 // How a stream comes from TCP to its channel: what was under way before, and whoever changes his mind midway.
-#include "rsocket-core/stream.h"
+#include "rsocket-core/stream/agent_stream.h"
 
 #include <atomic>
 #include <cstring>
 #include <thread>
 
-#include "rsocket-core/fault_channel.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
+#include "tests/core/fault_channel.h"
 #include "tests/core/stream_pair.h"
 
 namespace ringroad::test {
@@ -282,7 +282,7 @@ TEST(StreamSwitch, AConnectorThatCommittedReturnsWhenTheOtherEndGivesUp) {
     if (channel_lives) {
       p.b->leave_channel(Reason::kEpoll);
     } else {
-      p.b->pin(Reason::kEpoll, 0);
+      p.b->demote_for_good(Reason::kEpoll, 0);
     }
     EXPECT_EQ(kOnTcp, p.b->state());
     ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnTcp; }));
@@ -387,7 +387,7 @@ TEST(StreamSwitch, AConnectorThatDoesNotReadIsNotKeptFromWriting) {
       p.b->service();
       poll(nullptr, 0, 1);
     }
-    for (Stream* s : {p.a.get(), p.b.get()}) {  // stands for the time-out
+    for (AgentStream* s : {p.a.get(), p.b.get()}) {  // stands for the time-out
       if (s->state() == State::kSwitching) s->leave_channel(Reason::kTimeout);
     }
     EXPECT_TRUE(p.pump_until([&] { return send_text(*p.a, "x") == 1; }))

@@ -1,5 +1,5 @@
 // What the kernel counts on a TCP socket, compared with what was written and read.
-#include "rsocket-core/tcp_counters.h"
+#include "rsocket-core/net/tcp_counters.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

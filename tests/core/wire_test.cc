@@ -1,4 +1,4 @@
-#include "rsocket-core/wire.h"
+#include "rsocket-core/protocol/wire.h"
 
 #include <gtest/gtest.h>
 

@@ -130,7 +130,8 @@ TEST(Answerer, ErrorsOfAcceptThatPassDoNotEndIt) {
 
 TEST(Answerer, GoesOnWhenDescriptorsComeBack) {
 #ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "the undefined-behaviour sanitizer looks at objects by way of a pipe, for which there is no number";
+  GTEST_SKIP()
+      << "the undefined-behaviour sanitizer looks at objects by way of a pipe, for which there is no number";
 #endif
   // Fewer descriptors than it has places.
   Server server(12);

@@ -14,7 +14,8 @@ constexpr const char* kNft = "nft -j list ruleset";
 std::string nft(const std::string& policy, const std::vector<std::string>& rules,
                 const std::string& more = "") {
   std::string text =
-      R"({"nftables":[{"chain":{"family":"inet","table":"t","name":"in","type":"filter","hook":"input","policy":")" +
+      R"({"nftables":[{"chain":{"family":"inet","table":"t","name":"in","type":"filter",)"
+      R"("hook":"input","policy":")" +
       policy + "\"}}";
   for (const std::string& rule : rules) {
     text += R"(,{"rule":{"family":"inet","table":"t","chain":"in","expr":[)" + rule + "]}}";
@@ -25,7 +26,8 @@ std::string nft(const std::string& policy, const std::vector<std::string>& rules
 const std::string kPort =
     R"({"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":4791}},)";
 const std::string kPorts =
-    R"({"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":{"set":[53,{"range":[4000,5000]}]}}},)";
+    R"({"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},)"
+    R"("right":{"set":[53,{"range":[4000,5000]}]}}},)";
 const std::string kOtherPort =
     R"({"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":53}},)";
 const std::string kFrom =
@@ -94,7 +96,8 @@ TEST(Nft, OnlyTheFamiliesThatAreAskedForCount) {
 TEST(Nft, ChainsThatAreJumpedToCount) {
   const std::string jump = R"({"jump":{"target":"roce"}})";
   const std::string chain =
-      R"(,{"chain":{"family":"inet","table":"t","name":"roce"}},{"rule":{"family":"inet","table":"t","chain":"roce","expr":[)";
+      R"(,{"chain":{"family":"inet","table":"t","name":"roce"}},)"
+      R"({"rule":{"family":"inet","table":"t","chain":"roce","expr":[)";
   EXPECT_EQ(judge(nft("drop", {jump}, chain + kPort + kAccept + "]}}")), Kind::kOpen);
   EXPECT_EQ(judge(nft("accept", {jump}, chain + kPort + kDrop + "]}}")), Kind::kFiltered);
   // In a circle.

@@ -14,7 +14,7 @@
 
 namespace ringroad::cli::doctor {
 
-// testdata/NAME
+// tests/data/hosts/NAME
 std::string testdata(const std::string& name);
 
 // A copy of a recorded host.
@@ -42,7 +42,7 @@ class Tree {
   const std::string path_;
 };
 
-// With --user mysql --unit mariadb --pid 4711, as testdata/good and bad know them.
+// With --user mysql --unit mariadb --pid 4711, as tests/data/hosts/good and bad know them.
 Questions all_questions();
 
 // The worst of them; all texts of them.

@@ -8,7 +8,8 @@
 #include <string>
 
 #include "preload/absent.h"
-#include "rsocket-core/sys.h"
+#include "preload/binding.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad::preload {
 namespace {

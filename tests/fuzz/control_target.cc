@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "rsocket-core/control.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
+#include "rsocket-core/process/control_socket.h"
 #include "tests/fuzz/target.h"
 
 namespace ringroad::fuzz {
@@ -14,7 +14,7 @@ namespace {
 
 // The socket of a process, and one that asks.
 struct Ends {
-  control::Socket process;
+  control::ControlSocket process;
   int asker = -1;
   std::string directory = "/tmp/ringroad-fuzz-XXXXXX";
 

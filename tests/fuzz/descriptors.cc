@@ -1,7 +1,7 @@
 #include <dirent.h>
 #include <sched.h>
 
-#include "rsocket-core/foreign_fd.h"
+#include "rsocket-core/base/deferred_close.h"
 #include "tests/fuzz/target.h"
 
 namespace ringroad::fuzz {

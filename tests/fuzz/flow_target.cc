@@ -1,4 +1,4 @@
-#include "rsocket-core/verbs/flow.h"
+#include "rsocket-core/channel/verbs/flow.h"
 #include "tests/fuzz/target.h"
 
 namespace ringroad::fuzz {

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <memory>
 
-#include "rsocket-core/shm_channel.h"
+#include "rsocket-core/channel/shm/shm_channel.h"
 #include "tests/fuzz/target.h"
 
 namespace ringroad::fuzz {

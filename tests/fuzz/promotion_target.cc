@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
-#include "rsocket-core/shm_hello.h"
-#include "rsocket-core/shm_transport.h"
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
+#include "rsocket-core/channel/shm/shm_hello.h"
+#include "rsocket-core/channel/shm/shm_transport.h"
 #include "tests/fuzz/target.h"
 
 namespace ringroad::fuzz {

@@ -8,7 +8,7 @@
 #include "cli/segment_reader.h"
 #include "cli/ss_report.h"
 #include "cli/text.h"
-#include "rsocket-core/stats.h"
+#include "rsocket-core/stats/stats.h"
 #include "tests/fuzz/target.h"
 
 namespace ringroad::fuzz {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "rsocket-core/stream.h"
+#include "rsocket-core/stream/agent_stream.h"
 #include "tests/fuzz/hostile_memory.h"
 
 namespace ringroad::fuzz {
@@ -76,7 +76,7 @@ std::pair<int, int> tcp_pair() {
   return {a, b};
 }
 
-StreamPtr make_stream(StreamHost& host, int fd, StreamRole role) {
+AgentStreamPtr make_stream(StreamHost& host, int fd, StreamRole role) {
   StreamConfig config;
   config.via_shm = true;
   config.ring_bytes = kFuzzRing;
@@ -84,10 +84,10 @@ StreamPtr make_stream(StreamHost& host, int fd, StreamRole role) {
   FourTuple tuple;
   Endpoint::local_of(fd, tuple.local);
   Endpoint::peer_of(fd, tuple.remote);
-  return std::make_shared<Stream>(&host, nullptr, 1, fd, role, tuple, config, true);
+  return std::make_shared<AgentStream>(&host, nullptr, 1, fd, role, tuple, config, true);
 }
 
-ssize_t send_all(Stream& stream, Bytes bytes) {
+ssize_t send_all(AgentStream& stream, Bytes bytes) {
   iovec piece{const_cast<std::uint8_t*>(bytes.data()), bytes.size()};
   return stream.send(&piece, 1, MSG_NOSIGNAL);
 }
@@ -96,8 +96,8 @@ ssize_t send_all(Stream& stream, Bytes bytes) {
 struct Bystander {
   QuietHost host;
   std::pair<int, int> fds = tcp_pair();
-  StreamPtr a = make_stream(host, fds.first, StreamRole::kConnect);
-  StreamPtr b = make_stream(host, fds.second, StreamRole::kAccept);
+  AgentStreamPtr a = make_stream(host, fds.first, StreamRole::kConnect);
+  AgentStreamPtr b = make_stream(host, fds.second, StreamRole::kAccept);
 
   Bystander() {
     thread_wake_fd();  // once a thread
@@ -128,8 +128,8 @@ struct Bystander {
   }
 };
 
-// What the program has read of a ring behind what the stream's RESUME says: it comes again behind the other RESUME,
-// and is dropped. Whether it was behind is not known of what a call got in which the stream left.
+// What the program has read of a ring behind what the stream's RESUME says: it comes again behind the other
+// RESUME, and is dropped. Whether it was behind is not known of what a call got in which the stream left.
 struct Early {
   std::size_t least = 0;
   std::size_t most = 0;
@@ -420,7 +420,7 @@ class Trial {
   int fd_ = -1;
   int peer_ = -1;
   ShmSideIndex side_ = ShmSideIndex::kConnector;
-  StreamPtr stream_;
+  AgentStreamPtr stream_;
   Nonce nonce_{};
   unsigned promotion_ = 0;   // the last one
   unsigned promotions_ = 0;  // so far

@@ -1,4 +1,4 @@
-// What a fuzzer tries, and what a test tries again with the inputs that are kept in corpus/: for each
+// What a fuzzer tries, and what a test tries again with the inputs that are kept in tests/data/fuzz: for each
 // thing that a peer, another user or an operator writes, a function that takes any bytes and says
 // what is wrong with what the library made of them.
 //
@@ -28,7 +28,7 @@ std::string try_filter(Bytes input);       // of `ringroad ss`
 std::string try_elf(Bytes input);          // the file of a program that is to be preloaded
 
 struct Target {
-  const char* name;  // its folder in corpus/
+  const char* name;  // its folder in tests/data/fuzz
   std::string (*run)(Bytes input);
 };
 inline constexpr Target kTargets[] = {

@@ -2,8 +2,8 @@
 #include <memory>
 #include <vector>
 
-#include "rsocket-core/ring.h"
-#include "rsocket-core/wire.h"
+#include "rsocket-core/protocol/ring.h"
+#include "rsocket-core/protocol/wire.h"
 #include "tests/fuzz/target.h"
 
 namespace ringroad::fuzz {

@@ -9,6 +9,16 @@
  * here, and what arrives later than it was sent is a transition that is taken later: so each order
  * that the code can see is one of the model's.
  *
+ * `table:` names a transition of SwitchProtocol (switch_protocol.cc) where the model makes it;
+ * tests/core/switch_protocol_test.cc compares them with the code's. The model's variables are the same states:
+ * SECOND is TX_TCP in SWITCHING, GAVE_UP is TX_TCP with `frozen`, and of the receive direction `announced`,
+ * `answered`, `token_seen` and `resume_seen` are ANNOUNCED, PROMISED, TOKEN and RESUMED (RESUMED_BARE without
+ * `token_seen`). The model leaves LEFT (stream_past.cc) out; those transitions are:
+ *   table: SAY_LEFT CHANNEL x TOKEN -> LEFT x = : -
+ *   table: SAY_LEFT_AT_ONCE CHANNEL x TOKEN -> LEFT x RESUMED : -
+ *   table: LEFT_HEARD CHANNEL,LEFT x TOKEN -> LEFT x RESUMED : -
+ *   table: LEFT_HEARD_AT_ONCE CHANNEL x TOKEN -> REPLAY x RESUMED : -
+ *
  * Units: one byte of a program, one TOKEN and one RESUME are one unit of TCP each. A program's bytes
  * are numbered 1, 2, ... so that what is lost, repeated, swapped, a frame or the other program's is seen
  * at once.
@@ -87,7 +97,7 @@
 #define RESUMING 4
 #define RESET 5
 #define CLOSED 6
-/* Stream::Tx (stream.h) */
+/* SendState (switch_protocol.h) */
 #define TX_TCP 0
 #define TX_FROZEN 1
 #define TX_TOKEN 2
@@ -346,6 +356,10 @@ inline tell_error() {
 }
 
 /* Stream::break_connection(), with sys::shutdown(fd, SHUT_RDWR) */
+/* table: BROKEN TCP,SECOND,GAVE_UP,FROZEN x * -> DEAD x = : - */
+/* table: BROKEN TOKEN,CHANNEL x * -> DEAD_COMMITTED x = : - */
+/* table: BROKEN REPLAY,LEFT x * -> DEAD_RETURNING x = : - */
+/* table: BROKEN DEAD,DEAD_COMMITTED,DEAD_RETURNING x * -> = x = : - */
 inline break_connection() {
   ME.st = RESET;
   ME.tx = TX_DEAD;
@@ -404,6 +418,10 @@ inline send_fin() {
 }
 
 /* Stream::give_up(). REQUIRES: SWITCHING, no token sent. */
+/* table: GIVE_UP SECOND x TCP,ANNOUNCED -> TCP x TCP : forget_boundary */
+/* table: GIVE_UP SECOND x * -> TCP x = : - */
+/* table: GIVE_UP FROZEN x TCP,ANNOUNCED -> GAVE_UP x TCP : forget_boundary */
+/* table: GIVE_UP FROZEN x * -> GAVE_UP x = : - */
 inline give_up() {
   send_control(GIVE_UP, 0);
   ME.st = ON_TCP;
@@ -443,6 +461,8 @@ inline take_back() {
 }
 
 /* Stream::leave() for an end that has written its token. push_replay() is push_frames()'s. */
+/* table: RETURN TOKEN,CHANNEL x TCP,ANNOUNCED -> REPLAY x RESUMED_BARE : forget_boundary */
+/* table: RETURN TOKEN,CHANNEL x * -> REPLAY x = : - */
 inline leave() {
   if
   :: !ME.resume_sent ->
@@ -490,6 +510,8 @@ inline leave() {
 }
 
 /* Stream::leave_or_give_up() */
+/* table: LEAVE SECOND,FROZEN x * -> = x = : give_up */
+/* table: LEAVE TOKEN,CHANNEL x * -> = x = : return */
 inline leave_or_give_up() {
   if
   :: ME.st == CONNECTING -> ME.st = ON_TCP
@@ -500,6 +522,8 @@ inline leave_or_give_up() {
 }
 
 /* Stream::freeze() */
+/* table: ANNOUNCE TCP x TCP -> FROZEN x = : - */
+/* table: ANNOUNCE SECOND x TOKEN -> FROZEN x = : - */
 inline freeze() {
   ME.frozen = 1;
   ME.tx = TX_FROZEN;
@@ -509,6 +533,7 @@ inline freeze() {
 }
 
 /* Stream::maybe_switched() */
+/* table: ENTER TOKEN x TOKEN -> CHANNEL x = : - */
 inline maybe_switched() {
   if
   :: ME.st == SWITCHING && ME.token_sent && ME.token_seen && len(frames[e]) == 0 ->
@@ -541,6 +566,9 @@ inline skip_verified() {
 }
 
 /* Stream::frame_token() */
+/* table: TOKEN_READ SECOND x PROMISED -> = x TOKEN : announce */
+/* table: TOKEN_READ TOKEN x PROMISED -> = x TOKEN : enter */
+/* table: TOKEN_READ TCP,GAVE_UP,REPLAY x PROMISED -> = x TOKEN : - */
 inline frame_token() {
   ME.token_seen = 1;
   skip_verified();
@@ -556,6 +584,7 @@ inline frame_token() {
 }
 
 /* Stream::answer_resume() */
+/* table: ANSWERED GAVE_UP x * -> TCP x = : - */
 inline answer_resume() {
 #ifdef SILENT_AFTER_GIVE_UP
   skip
@@ -571,6 +600,14 @@ inline answer_resume() {
 }
 
 /* Stream::frame_resume() */
+/* table: RESUME_READ TCP,GAVE_UP x PROMISED -> = x RESUMED_BARE : answer_resume */
+/* table: RESUME_READ TCP,GAVE_UP x TOKEN -> = x RESUMED : answer_resume */
+/* table: RESUME_READ SECOND,FROZEN x PROMISED -> = x RESUMED_BARE : give_up,answer_resume */
+/* table: RESUME_READ SECOND,FROZEN x TOKEN -> = x RESUMED : give_up,answer_resume */
+/* table: RESUME_READ TOKEN,CHANNEL x PROMISED -> = x RESUMED_BARE : return */
+/* table: RESUME_READ TOKEN,CHANNEL x TOKEN -> = x RESUMED : return */
+/* table: RESUME_READ REPLAY x PROMISED -> = x RESUMED_BARE : replay */
+/* table: RESUME_READ REPLAY x TOKEN -> = x RESUMED : replay */
 inline frame_resume(what) {
   ME.back = (what >> 2) & 3;
   assert(ME.back == 0 || ME.token_sent); /* else expect_back() says that it is a lie */
@@ -597,6 +634,8 @@ inline frame_resume(what) {
 }
 
 /* Stream::frame_other(): a program's bytes, or the end, where a frame could have been. */
+/* table: NO_FRAME TCP,GAVE_UP x * -> = x TCP : forget_boundary */
+/* table: NO_FRAME REPLAY x PROMISED,RESUMED_BARE -> = x RESUMED_BARE : forget_boundary,replay */
 inline frame_other() {
   if
   :: ME.token_seen && !ME.resume_seen -> break_connection()
@@ -687,6 +726,7 @@ inline write_come_back() {
                      ME.boundary == NONE && KERNEL_TAKES && !ME.told && !ME.eof && !ME.handed)
 
 /* Stream::promotion_started() */
+/* table: START TCP,GAVE_UP x * -> TCP x TCP : - */
 inline promotion_started() {
   ME.st = CONNECTING;
   ME.nonce = promotions;
@@ -843,16 +883,16 @@ end:
         fi
      fi }
 
-  /* ---- promotion: agent_promotion.cc */
+  /* ---- promotion: promotion_broker.cc, pending_requests.cc */
 
-  /* Agent::start() */
+  /* PromotionBroker::start() */
   :: atomic { !quiet && e == 0 && !ME.crashed && promotions < PROMOTIONS &&
               MAY_PROMOTE && request == NO_REQUEST ->
      printf("end %d: asks for a channel\n", e);
      promotions++;
      promotion_started();
      request = ASKED }
-  /* Agent::decide() */
+  /* PromotionBroker::decide() */
   :: atomic { e == 1 && !ME.crashed && request == ASKED ->
      printf("end %d: decides about the request\n", e);
      if
@@ -868,7 +908,7 @@ end:
         :: PEER.st != CONNECTING -> PEER.link = GONE
         :: else -> PEER.nonce = ME.nonce
         fi
-     :: else -> /* Agent::on_refused() */
+     :: else -> /* PromotionBroker::on_refused() */
         request = NO_REQUEST;
         if
         :: PEER.st == CONNECTING -> PEER.st = ON_TCP
@@ -885,6 +925,7 @@ end:
         ME.link = GONE;
         drop_controls();
         ME.st = ON_TCP
+     /* table: WAIT_FOR_TOKEN TCP x TCP -> SECOND x = : - */
      :: else ->
         ME.link = UP;
         ME.st = SWITCHING;
@@ -898,7 +939,7 @@ end:
      :: else
      fi }
 
-  /* Agent::on_refused(), Agent::expire(): nobody is there to build a channel with */
+  /* PromotionBroker::on_refused(), expire(): nobody is there to build a channel with */
   :: atomic { !ME.crashed && ME.st == CONNECTING && PEER.crashed && ME.link != UP ->
      printf("end %d: promotion refused\n", e);
      ME.st = ON_TCP }
@@ -927,6 +968,7 @@ end:
               ME.back == 0 &&
 #endif
               len(frames[e]) == 0 ->
+/* table: REPLAYED REPLAY,LEFT x RESUMED,RESUMED_BARE -> TCP x = : - */
      printf("end %d: push_replay(), back_on_tcp()\n", e);
 #ifndef REPLAY_FIRST
      write_come_back();
@@ -975,6 +1017,7 @@ end:
      if
      :: u == SWITCH ->
         if
+/* table: SWITCH_HEARD SECOND,TOKEN x TCP -> = x ANNOUNCED : promise */
         :: ME.st == SWITCHING && !ME.announced && (e == 1 || ME.token_sent || IN_ANY_ORDER) ->
            ME.announced = 1;
            ME.peer_s = v;
@@ -989,6 +1032,7 @@ end:
         fi
      :: u == SWITCH_ACK ->
         if
+/* table: ACK_HEARD FROZEN x TCP,TOKEN -> TOKEN x = : write_token */
         :: ME.st == SWITCHING && ME.tx == TX_FROZEN && v == ME.frozen_at ->
            ME.tx = TX_TOKEN;
            ME.token_sent = 1;
@@ -1028,6 +1072,7 @@ end:
 #else
               (e == 0 || ME.trx >= ME.peer_s) ->
 #endif
+/* table: PROMISE SECOND,TOKEN x ANNOUNCED -> = x PROMISED : - */
      ME.answered = 1;
      send_control(SWITCH_ACK, ME.peer_s) }
 

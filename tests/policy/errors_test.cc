@@ -1,5 +1,5 @@
 // Every error that a policy can have, word for word, with its place and its remedy. The cases are
-// in errors.txt, which says how they are written.
+// in tests/data/policy/errors.txt, which says how they are written.
 
 #include <gtest/gtest.h>
 

@@ -25,7 +25,7 @@
 #include <thread>
 #include <vector>
 
-#include "rsocket-core/stats.h"
+#include "rsocket-core/stats/stats.h"
 
 #ifdef __SANITIZE_THREAD__
 // It takes a descriptor that is closed while others use it for a race: here that is the purpose. Those

@@ -15,8 +15,8 @@
 #include <thread>
 #include <utility>
 
-#include "preload/descriptors.h"
 #include "preload/real.h"
+#include "preload/socket_lifecycle.h"
 
 namespace ringroad::test {
 namespace {
@@ -96,7 +96,7 @@ class Other {
 };
 
 bool promoted(int fd) {
-  const preload::SocketRef socket = preload::descriptors::find(fd);
+  const preload::SocketRef socket = preload::socket_lifecycle::find(fd);
   if (socket.stream() == nullptr) return false;
   socket.stream()->wait_promoted(5'000'000'000);
   return socket.stream()->state() == State::kOnChannel;
@@ -164,7 +164,7 @@ TEST(NumberChange, ACopyIsClosedByACloseThatBeganBeforeItWasMade) {
     copier.join();
   };
   ASSERT_EQ(0, ::close(kCopy));
-  EXPECT_FALSE(preload::descriptors::managed(kCopy));
+  EXPECT_FALSE(preload::fd_table::managed(kCopy));
   EXPECT_EQ("first", pair.through(pair.one));
   ::close(pair.one);
   EXPECT_EQ("", pair.arrives());
@@ -183,7 +183,7 @@ TEST(NumberChange, ACopyIsOfTheStreamThatTheNumberHasBecomeMeanwhile) {
   };
   const int copy = ::dup(kCopy);
   ASSERT_GE(copy, 0);
-  EXPECT_TRUE(preload::descriptors::managed(copy));
+  EXPECT_TRUE(preload::fd_table::managed(copy));
   ::close(pair.one);
   ::close(kCopy);
   EXPECT_EQ("first", pair.through(copy));
@@ -205,7 +205,7 @@ TEST(NumberChange, ACopyOfAPlainFileIsMadeOnceWhateverElseChanges) {
     closer.join();
   };
   EXPECT_EQ(next, ::dup(plain));
-  EXPECT_FALSE(preload::descriptors::managed(next));
+  EXPECT_FALSE(preload::fd_table::managed(next));
   EXPECT_EQ(next + 1, ::dup(plain));
   for (const int fd : {next, next + 1, plain, kCopy, pair.one, pair.other}) ::close(fd);
 }

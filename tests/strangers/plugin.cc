@@ -1,4 +1,5 @@
-// A plug-in of `strangers`, which opens it with RTLD_DEEPBIND: what it calls is libc's, whatever is preloaded.
+// A plug-in of `strangers`, which opens it with RTLD_DEEPBIND: what it calls is libc's, whatever is
+// preloaded.
 #include <sys/socket.h>
 
 extern "C" {

@@ -1,5 +1,6 @@
-// strangers PROBE serve | strangers PROBE connect PORT: what programs do that nobody here wrote, each in two processes
-// of which either may be preloaded. What they print is theirs alone to know: strangers_test.cc has a table of it.
+// strangers PROBE serve | strangers PROBE connect PORT: what programs do that nobody here wrote, each in two
+// processes of which either may be preloaded. What they print is theirs alone to know: strangers_test.cc has
+// a table of it.
 //
 // `serve` prints "port N.", echoes what comes on any connection, and says how much when standard input ends.
 #include <arpa/inet.h>
@@ -137,7 +138,10 @@ long raw(long number, long a, long b, long c, long d) {
   long result;
 #if defined(__x86_64__)
   register long fourth asm("r10") = d;
-  asm volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth) : "rcx", "r11", "memory");
+  asm volatile("syscall"
+               : "=a"(result)
+               : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth)
+               : "rcx", "r11", "memory");
 #else
   result = ::syscall(number, a, b, c, d);
 #endif

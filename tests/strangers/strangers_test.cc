@@ -1,5 +1,5 @@
-// What programs do that nobody here wrote, plain and preloaded, in all four mixes of a server and a client. The answers
-// are the kernel's: the plain pair is held to the same table.
+// What programs do that nobody here wrote, plain and preloaded, in all four mixes of a server and a client.
+// The answers are the kernel's: the plain pair is held to the same table.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/segment_reader.h"
-#include "tests/preload/scenario_run.h"
+#include "tests/preload/drivers/scenario_run.h"
 
 namespace ringroad::test {
 namespace {
@@ -24,9 +24,11 @@ struct Expected {
 constexpr Expected kExpected[] = {
     // Its registrations are not seen: on TCP, and not for ever asleep.
     {"own_epoll", "20 answers\n", "1 connections, 1280 bytes, 0 errors\n", false},
-    {"plugin", "10 answers\n10 of the plug-in's\n10 answers\n", "1 connections, 1920 bytes, 0 errors\n", true},
+    {"plugin", "10 answers\n10 of the plug-in's\n10 answers\n", "1 connections, 1920 bytes, 0 errors\n",
+     true},
     {"small_stacks",
-     "10 answers\nsend and recv: done\nwritev and readv: done\nsendmsg and recvmsg: done\npoll: done\nselect: done\n"
+     "10 answers\nsend and recv: done\nwritev and readv: done\nsendmsg and recvmsg: done\n"
+     "poll: done\nselect: done\n"
      "epoll: done\nsendfile: done\nconnect and close: done\noptions and copies: done\nfork: done\n",
      "2 connections, 1216 bytes, 0 errors\n", true},
     {"poll_limit", "10 answers\n-1 entries: 1 \n0 entries: 1 \n1 entries: -1 EINVAL\n",

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "rsocket-core/verbs/verbs_channel.h"
+#include "rsocket-core/channel/verbs/verbs_channel.h"
 
 namespace provider {
 namespace {

@@ -12,7 +12,7 @@
 #include <memory>
 #include <utility>
 
-#include "rsocket-core/channel.h"
+#include "rsocket-core/channel/channel.h"
 
 namespace ringroad::test {
 

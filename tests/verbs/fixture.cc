@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 
 namespace ringroad::verbs_test {
 namespace {

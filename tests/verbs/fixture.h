@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "rsocket-core/channel.h"
-#include "rsocket-core/transport.h"
+#include "rsocket-core/channel/channel.h"
+#include "rsocket-core/channel/transport.h"
 
 namespace ringroad::verbs_test {
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "rsocket-core/reason.h"
-#include "rsocket-core/wire.h"
+#include "rsocket-core/protocol/reason.h"
+#include "rsocket-core/protocol/wire.h"
 
 namespace ringroad::verbs_test {
 

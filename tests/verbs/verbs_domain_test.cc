@@ -4,7 +4,7 @@
 #include <array>
 #include <memory>
 
-#include "rsocket-core/verbs/device.h"
+#include "rsocket-core/channel/verbs/device.h"
 #include "tests/verbs/verbs_test.h"
 
 namespace ringroad::verbs_test {

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <vector>
 
-#include "rsocket-core/sys.h"
+#include "rsocket-core/base/sys.h"
 #include "tests/verbs/fixture.h"
 
 namespace ringroad::verbs_test {

@@ -30,7 +30,8 @@ class VerbsTest : public testing::Test {
   }
 
   // The promotion's outcome at the client.
-  Side::Outcome& promote(const ConnectParams& params, std::chrono::milliseconds limit = std::chrono::seconds(15)) {
+  Side::Outcome& promote(const ConnectParams& params,
+                         std::chrono::milliseconds limit = std::chrono::seconds(15)) {
     id_ = client_->connect(params);
     EXPECT_TRUE(serve_until({client_.get(), server_.get()},
                             [&] { return client_->outcome(id_).ended; }, limit));

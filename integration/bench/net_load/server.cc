@@ -28,7 +28,8 @@ void end_when_asked() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-// False: it is asked to end. A signal between the look and the sleep would be missed if it were not held back.
+// False: it is asked to end. A signal between the look and the sleep would be missed if it were not held
+// back.
 bool wait_for_client(int listener) {
   sigset_t asks;
   sigset_t before;

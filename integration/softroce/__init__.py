@@ -1,0 +1,1 @@
+"""Soft-RoCE in a virtual machine."""

@@ -1,0 +1,1 @@
+"""The verbs channel over Soft-RoCE."""

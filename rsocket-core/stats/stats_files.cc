@@ -1,0 +1,165 @@
+// The files beside each other in the runtime directory: what other processes, and this one before exec(2),
+// have left there.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "rsocket-core/base/sys.h"
+#include "rsocket-core/process/control_socket.h"
+#include "rsocket-core/stats/stats.h"
+
+namespace ringroad::stats {
+namespace {
+
+// As getdents64(2) gives it.
+struct DirectoryEntry {
+  std::uint64_t inode;
+  std::int64_t offset;
+  std::uint16_t length;
+  std::uint8_t type;
+  char name[1];
+};
+
+bool read_header(int fd, SegmentHeader& header) noexcept {
+  return sys::call(SYS_pread64, fd, &header, sizeof header, 0) ==
+             static_cast<long>(sizeof header) &&
+         header.magic == kSegmentMagic && header.version == kSegmentVersion;
+}
+
+int open_file(int directory, const char* name, int flags) noexcept {
+  return sys::open_high([&] {
+    return sys::call(SYS_openat, directory, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
+  });
+}
+
+bool is_dead(long pid) noexcept {
+  return sys::call(SYS_kill, pid, 0) != 0 && errno == ESRCH;
+}
+
+// Whether the process that made the file has been found dead for so long. The first who finds it so writes
+// down when: whoever wants to know what it did last shall have the time.
+bool has_been_dead(int fd, long pid, std::int64_t keep_s) noexcept {
+  struct stat st {};
+  SegmentHeader header;
+  if (sys::call(SYS_fstat, fd, &st) != 0 || !S_ISREG(st.st_mode) || !read_header(fd, header) ||
+      header.pid != static_cast<std::uint32_t>(pid) ||
+      header.pid_namespace != own_pid_namespace() || header.pid_namespace == 0) {
+    return false;
+  }
+  timespec now{};
+  sys::call(SYS_clock_gettime, CLOCK_REALTIME, &now);
+  // Not the time of the last access: whoever reads the file would change that.
+  constexpr mode_t kMark = S_IXUSR;
+  if ((st.st_mode & kMark) == 0) {
+    if (keep_s <= 0) return true;
+    const timespec found[2] = {now, now};
+    sys::call(SYS_utimensat, fd, nullptr, found, 0);
+    sys::call(SYS_fchmod, fd, (st.st_mode & 07777) | kMark);
+    return false;
+  }
+  return now.tv_sec - st.st_mtim.tv_sec >= keep_s;
+}
+
+void remove_if_dead(int directory, const char* name, std::int64_t keep_s) noexcept {
+  const long pid = std::strtol(name, nullptr, 10);
+  if (!is_dead(pid)) return;
+  const int fd = open_file(directory, name, O_RDONLY);
+  if (fd < 0) return;
+  if (has_been_dead(fd, pid, keep_s)) {
+    // The number may have been given to another process meanwhile, whose file must not go: what is taken
+    // away is looked at once more.
+    char taken[64];
+    std::snprintf(taken, sizeof taken, ".gone-%s-%d", name, static_cast<int>(sys::getpid()));
+    if (sys::call(SYS_renameat2, directory, name, directory, taken, 1 /* RENAME_NOREPLACE */) == 0) {
+      struct stat looked_at {};
+      struct stat is_taken {};
+      sys::call(SYS_fstat, fd, &looked_at);
+      const bool same =
+          sys::call(SYS_newfstatat, directory, taken, &is_taken, AT_SYMLINK_NOFOLLOW) == 0 &&
+          looked_at.st_ino == is_taken.st_ino;
+      if (same) {
+        sys::call(SYS_unlinkat, directory, taken, 0);
+      } else {
+        sys::call(SYS_renameat2, directory, taken, directory, name, 1);
+      }
+    }
+  }
+  sys::close_quietly(fd);
+}
+
+// The name of a control socket has the process' number in front and something random behind.
+constexpr std::size_t kNameBytes = std::char_traits<char>::length(control::kSuffix);
+
+void remove_socket_of_the_gone(int directory, const char* name) noexcept {
+  const long pid = std::strtol(name, nullptr, 10);
+  char file[32];
+  std::snprintf(file, sizeof file, "%ld", pid);
+  // While its file is there, somebody may want to know what it said; nobody else's number is here either.
+  if (sys::call(SYS_faccessat, directory, file, F_OK) == 0 || !is_dead(pid)) return;
+  sys::call(SYS_unlinkat, directory, name, 0);
+}
+
+// Each that begins with a process' number.
+template <typename Act>
+void each_name(int directory, Act act) noexcept {
+  alignas(DirectoryEntry) char entries[4096];
+  long n;
+  while ((n = sys::call(SYS_getdents64, directory, entries, sizeof entries)) > 0) {
+    for (long at = 0; at < n;) {
+      auto* entry = reinterpret_cast<DirectoryEntry*>(entries + at);
+      at += entry->length;
+      const char* end = entry->name;
+      while (*end >= '0' && *end <= '9') ++end;
+      if (end != entry->name && end - entry->name < 16 && entry->name[0] != '0') act(entry->name, end);
+    }
+  }
+}
+
+}  // namespace
+
+std::uint64_t own_pid_namespace() noexcept {
+  struct stat st {};
+  return sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0) == 0 ? st.st_ino : 0;
+}
+
+void remove_files_of_the_dead(const char* path, std::int64_t keep_s) noexcept {
+  const int saved = errno;
+  const int directory = open_file(AT_FDCWD, path, O_RDONLY | O_DIRECTORY);
+  if (directory >= 0) {
+    each_name(directory, [&](const char* name, const char* behind_number) noexcept {
+      if (*behind_number == '\0') remove_if_dead(directory, name, keep_s);
+    });
+    sys::call(SYS_lseek, directory, 0, SEEK_SET);
+    each_name(directory, [&](const char* name, const char* behind_number) noexcept {
+      if (std::strncmp(behind_number, control::kSuffix, kNameBytes) == 0) {
+        remove_socket_of_the_gone(directory, name);
+      }
+    });
+    sys::close_quietly(directory);
+  }
+  errno = saved;
+}
+
+std::uint32_t mode_of_file(const char* path, std::uint32_t pid, std::uint64_t start_ticks) noexcept {
+  std::uint32_t mode = 0;
+  const int fd = open_file(AT_FDCWD, path, O_RDONLY);
+  if (fd < 0) return mode;
+  struct stat st {};
+  SegmentHeader header;
+  if (sys::call(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode) &&
+      st.st_uid == static_cast<uid_t>(sys::call(SYS_geteuid)) && read_header(fd, header) &&
+      header.pid == pid && header.start_ticks == start_ticks && start_ticks != 0) {
+    const std::uint32_t said = header.operator_mode.load(std::memory_order_relaxed);
+    if (said <= static_cast<std::uint32_t>(control::kLastMode)) mode = said;
+  }
+  sys::close_quietly(fd);
+  return mode;
+}
+
+}  // namespace ringroad::stats

@@ -1,0 +1,81 @@
+// A thread that sleeps until something about a stream changes.
+//
+// Sleepers wait in the kernel on the stream's own descriptors (its TCP socket or its channel's
+// wait_fd) *and* on one eventfd of their thread. The eventfd is how another thread of the process
+// (the agent, a shutdown(), a reader that found credits for a writer) tells a sleeper to look
+// again. It is per thread, so that no wake-up can be swallowed by another sleeper.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <boost/intrusive/list.hpp>
+
+#include "rsocket-core/base/mutex.h"
+
+namespace ringroad {
+
+// The calling thread's eventfd (non-blocking, high number), made on first use and closed when the
+// thread ends; -1 with errno when there is none to be had.
+int thread_wake_fd() noexcept;
+// The thread needs none any more.
+void close_thread_wake_fd() noexcept;
+// In the child of a fork: the parent's eventfds are shared with it and must not be used.
+void forget_wake_fds_after_fork() noexcept;
+
+// Lives on the sleeping thread's stack, or in an EpollSet, in at most one WaitList at a time.
+struct Waiter : boost::intrusive::list_base_hook<> {
+  int wake_fd = -1;
+  short events = 0;  // POLLIN and POLLOUT bits that it sleeps for
+  // Called instead of writing to wake_fd, if it is set: by any thread, with the stream's locks held.
+  void (*woken)(Waiter&) noexcept = nullptr;
+};
+
+// How the program's own calls sleep: as ppoll(2), by system call unless set_sleep() has named another
+// way, once, before there are streams. The preloaded library names libc's, which is a cancellation point.
+// ECANCELED: the thread is ended in it, and the program's call returns at once with that.
+// `held` is the way of sleeps in which it cannot be cancelled: a handler may end it even there.
+using SleepCall = int (*)(pollfd*, nfds_t, const timespec*, const sigset_t*);
+void set_sleep(SleepCall call, SleepCall held) noexcept;
+int cancellable_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept;
+int held_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept;
+
+// Who sleeps is in the list first and looks then, who changes something changes it first and wakes then: one
+// of the two sees the other where both did so under the same lock. Without a lock the change and the look are
+// seq_cst, as both are here.
+//
+// Thread rule: any thread.
+class WaitList {
+ public:
+  void add(Waiter& waiter) noexcept RR_EXCLUDES(mutex_);
+  void remove(Waiter& waiter) noexcept RR_EXCLUDES(mutex_);
+  // Wakes the waiters that sleep for one of `events`, `except` one. Costs one load when nobody sleeps.
+  void wake(short events, const Waiter* except = nullptr) noexcept RR_EXCLUDES(mutex_);
+  bool empty() const noexcept { return count_.load(std::memory_order_seq_cst) == 0; }
+
+ private:
+  Mutex mutex_ RR_RANK(waiters);
+  boost::intrusive::list<Waiter> waiters_ RR_GUARDED_BY(mutex_);
+  std::atomic<unsigned> count_{0};
+};
+
+// A waiter that is in `list`, if that is not null, until this is told to leave, or ends.
+class Listed {
+ public:
+  Listed(WaitList* list, Waiter& waiter) noexcept : list_(list), waiter_(waiter) {
+    if (list != nullptr) list->add(waiter);
+  }
+  ~Listed() { leave(); }
+  void leave() noexcept {
+    if (list_ != nullptr) list_->remove(waiter_);
+    list_ = nullptr;
+  }
+  Listed(const Listed&) = delete;
+  Listed& operator=(const Listed&) = delete;
+
+ private:
+  WaitList* list_;
+  Waiter& waiter_;
+};
+
+}  // namespace ringroad

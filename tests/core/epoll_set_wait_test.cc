@@ -1,0 +1,205 @@
+// A wait on an epoll instance's streams: when it sleeps, for how long it polls, and what wakes it.
+#include "rsocket-core/stream/epoll_set.h"
+
+#include <sys/eventfd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <ctime>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "rsocket-core/base/sys.h"
+#include "tests/core/epoll_instance.h"
+#include "tests/core/stream_pair.h"
+
+namespace ringroad::test {
+namespace {
+// A wait that ends with its time tells what there is, but nobody was woken for it.
+constexpr std::int64_t kTooLong = 5'000'000'000;
+
+TEST(EpollSet, WakesItsSleeperAndNobodyForNothing) {
+  StreamPair p;
+  p.promote();
+  Instance instance;
+  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  const std::int64_t began = sys::now_ns();
+  EXPECT_EQ(instance.ready(16, began + 100'000'000), Ready());
+  EXPECT_GE(sys::now_ns() - began, 100'000'000);
+  std::thread sender([&] {
+    while (p.b->waiters().empty()) std::this_thread::yield();
+    EXPECT_EQ(1, send_text(*p.a, "x"));
+  });
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{3, EPOLLIN}}));
+  sender.join();
+}
+
+TEST(EpollSet, APeerWakesNobodyWhileTheProgramIsAtWork) {
+  for (const std::uint32_t mode : {std::uint32_t{0}, std::uint32_t{EPOLLET}}) {
+    StreamPair p;
+    p.promote();
+    Instance instance;
+    ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | EPOLLOUT | mode, 3), false), 0);
+    instance.ready();
+    instance.ready();  // an edge is over
+    EXPECT_EQ(1, send_text(*p.a, "x"));
+    EXPECT_EQ(instance.ready(), Ready({{3, EPOLLIN | EPOLLOUT}}));
+    EXPECT_EQ("x", recv_text(*p.b, 10));
+    EXPECT_FALSE(readable(p.b->channel_fd(), 0));
+    EXPECT_EQ(1, send_text(*p.a, "y"));
+    EXPECT_FALSE(readable(p.b->channel_fd(), 0)) << mode;
+    EXPECT_EQ(instance.ready(16, kForever), Ready({{3, EPOLLIN | EPOLLOUT}})) << mode;
+    EXPECT_EQ("y", recv_text(*p.b, 10));
+  }
+}
+
+TEST(EpollSet, WhatIsNewWhenAThreadFallsAsleepWakesIt) {
+  for (const std::uint32_t mode : {std::uint32_t{0}, std::uint32_t{EPOLLET}}) {
+    for (const bool fresh : {true, false}) {
+      StreamPair p;
+      p.promote();
+      Instance instance;
+      ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | mode, 3), false), 0);
+      if (!fresh) {
+        EXPECT_EQ(1, send_text(*p.a, "x"));
+        EXPECT_EQ(instance.ready(), Ready({{3, EPOLLIN}}));
+        EXPECT_EQ("x", recv_text(*p.b, 10));
+      }
+      before_sleep = [&] { send_text(*p.a, "y"); };
+      const std::int64_t deadline = sys::now_ns() + kTooLong;
+      EXPECT_EQ(instance.ready(16, deadline), Ready({{3, EPOLLIN}})) << mode << " " << fresh;
+      before_sleep = nullptr;
+      EXPECT_LT(sys::now_ns(), deadline) << mode << " " << fresh;
+    }
+  }
+}
+
+TEST(EpollSet, AnotherThreadThatSleepsHearsOfWhatComesWhileTheFirstIsAtWork) {
+  for (const std::uint32_t mode : {std::uint32_t{0}, std::uint32_t{EPOLLET}}) {
+    StreamPair p;
+    p.promote();
+    Instance instance;
+    ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | mode, 3), false), 0);
+    std::atomic<int> asleep{0};
+    std::atomic<int> told{0};
+    before_sleep = [&] { ++asleep; };
+    const std::int64_t deadline = sys::now_ns() + kTooLong;
+    const auto wait_once = [&] {
+      if (!instance.ready(16, deadline).empty()) ++told;
+    };
+    std::thread first(wait_once);
+    std::thread second(wait_once);
+    while (asleep < 2) std::this_thread::yield();
+    EXPECT_EQ(1, send_text(*p.a, "x"));
+    while (told == 0) std::this_thread::yield();
+    EXPECT_EQ(1, send_text(*p.a, "y"));
+    first.join();
+    second.join();
+    before_sleep = nullptr;
+    EXPECT_EQ(told, 2) << mode;
+    EXPECT_LT(sys::now_ns(), deadline) << mode;
+  }
+}
+
+TEST(EpollSet, AWaitThatPollsHearsOfWhatElseTheInstanceHolds) {
+  StreamPair p;
+  Instance instance;
+  ASSERT_EQ(instance.set->add(make_b_poll(p), p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{3, EPOLLIN}}));
+  EXPECT_EQ("x", recv_text(*p.b, 10));
+  const int other = ::eventfd(1, EFD_CLOEXEC);
+  epoll_event event = event_of(EPOLLIN, 4);
+  ASSERT_EQ(::epoll_ctl(instance.fd, EPOLL_CTL_ADD, other, &event), 0);
+  const std::int64_t began = sys::now_ns();
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{4, EPOLLIN}}));
+  EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+  ::close(other);
+}
+
+TEST(EpollSet, AWaitThatPollsEndsWithItsTime) {
+  StreamPair p;
+  Instance instance;
+  ASSERT_EQ(instance.set->add(make_b_poll(p), p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{3, EPOLLIN}}));
+  EXPECT_EQ("x", recv_text(*p.b, 10));
+  const std::int64_t began = sys::now_ns();
+  EXPECT_EQ(instance.ready(16, began + 50'000'000), Ready());
+  EXPECT_GE(sys::now_ns() - began, 50'000'000);
+  EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+}
+
+// A thread waits and most likely polls, while this one does something about it. `meanwhile` is
+// called when the wait is about to begin.
+Ready wait_while(Instance& instance, const std::function<void()>& meanwhile) {
+  std::atomic<bool> begins{false};
+  Ready found;
+  const std::int64_t began = sys::now_ns();
+  std::thread waiter([&] {
+    begins = true;
+    found = instance.ready(16, kForever);
+  });
+  while (!begins) std::this_thread::yield();
+  // It polls for much longer than this.
+  const std::int64_t soon = sys::now_ns() + 20'000'000;
+  while (sys::now_ns() < soon) std::this_thread::yield();
+  meanwhile();
+  waiter.join();
+  EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+  return found;
+}
+
+TEST(EpollSet, AWaitThatPollsHearsOfWhatIsModified) {
+  StreamPair p;
+  Instance instance;
+  ASSERT_EQ(instance.set->add(make_b_poll(p), p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{3, EPOLLIN}}));
+  EXPECT_EQ("x", recv_text(*p.b, 10));
+  const Ready found = wait_while(instance, [&] {
+    EXPECT_EQ(instance.set->modify(*p.b, p.b_fd, event_of(EPOLLIN | EPOLLOUT, 3)), 0);
+  });
+  EXPECT_EQ(found, Ready({{3, EPOLLOUT}}));
+}
+
+TEST(EpollSet, AWaitThatPollsHearsOfRoomThatAnotherThreadHadUsedUpMeanwhile) {
+  StreamPair p;
+  Instance instance;
+  const std::uint32_t mask = EPOLLIN | EPOLLOUT | EPOLLET;
+  ASSERT_EQ(instance.set->add(make_b_poll(p), p.b_fd, event_of(mask, 3), false), 0);
+  EXPECT_EQ(instance.ready(), Ready({{3, EPOLLOUT}}));
+  const Ready found = wait_while(instance, [&] {
+    const std::string bytes(64 * 1024, 'x');
+    std::size_t sent = 0;
+    for (ssize_t n; (n = send_text(*p.b, bytes, MSG_DONTWAIT)) > 0;)
+      sent += static_cast<std::size_t>(n);
+    EXPECT_EQ(errno, EAGAIN);
+    while (sent > 0) sent -= recv_text(*p.a, static_cast<std::size_t>(sent)).size();
+  });
+  EXPECT_EQ(found, Ready({{3, EPOLLOUT}}));
+}
+
+TEST(EpollSet, AWaitPollsForAsLongAsTheRulesOfWhatIsPolledSay) {
+  StreamPair long_gone;
+  StreamPair p;
+  p.promote();
+  ASSERT_LE(p.b->config().spin_ns, 1'000'000);
+  Instance instance;
+  ASSERT_EQ(instance.set->add(make_b_poll(long_gone), long_gone.b_fd, event_of(EPOLLIN, 3), false),
+            0);
+  ASSERT_EQ(instance.set->remove(*long_gone.b, long_gone.b_fd), 0);
+  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 4), false), 0);
+  const auto cpu_ns = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+  };
+  const std::int64_t before = cpu_ns();
+  EXPECT_EQ(instance.ready(16, sys::now_ns() + 200'000'000), Ready());
+  EXPECT_LT(cpu_ns() - before, 50'000'000);
+}
+
+}  // namespace
+}  // namespace ringroad::test
