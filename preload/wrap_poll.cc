@@ -129,6 +129,8 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
         plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kIfIdle);
       }
       e.ready = plan.ready;
+      // The peer may be about to wake an epoll instance that the program asks next.
+      if ((plan.ready & POLLIN) != 0 && e.waiting) e.stream->waiters().wake_others(POLLIN, e.waiter);
       e.held = plan.frozen;
       e.frames = plan.frames;
       if (e.ready != 0) ++ready_now;

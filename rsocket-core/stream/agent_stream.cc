@@ -201,14 +201,13 @@ bool AgentStream::arm_channel() noexcept {
   return channel_ == nullptr || channel_->arm();
 }
 
+// In the order of after_sleep().
 void AgentStream::drain_channel() noexcept {
-  {
-    MutexLock rx(rx_mutex_);
-    if (channel_ == nullptr) return;
-    channel_->drain();
-    channel_->progress();
-  }
+  MutexLock rx(rx_mutex_);
+  if (channel_ == nullptr) return;
   waiters_.wake(POLLIN | POLLOUT);
+  channel_->drain();
+  channel_->progress();
 }
 
 void AgentStream::watch_tcp(int epoll_fd, std::uint64_t cookie, std::uint32_t events) noexcept {

@@ -214,11 +214,12 @@ void StreamReadiness::after_sleep(const Waiter* taker) noexcept {
   {
     MutexLock rx(rx_mutex_);
     if (channel_ == nullptr) return;
+    // The wake-up may be somebody else's too, and nobody is armed any more. The others are told before
+    // wait_fd() is silent: an epoll_wait() between the two finds one or the other. They look with the lock.
+    waiters_.wake(POLLIN | POLLOUT, taker);
     channel_->drain();
     channel_->progress();
   }
-  // The wake-up that was taken may have been somebody else's too, and nobody is armed any more.
-  waiters_.wake(POLLIN | POLLOUT, taker);
   if (agent_on_channel_.load(std::memory_order_relaxed)) attend();
 }
 

@@ -52,6 +52,10 @@ class WaitList {
   // Wakes the waiters that sleep for one of `events`, `except` one. Costs one load when nobody sleeps.
   void wake(short events, const Waiter* except = nullptr) noexcept RR_EXCLUDES(mutex_);
   bool empty() const noexcept { return count_.load(std::memory_order_seq_cst) == 0; }
+  // Wakes those that sleep for `events`, if there are any but `except`, which is in the list.
+  void wake_others(short events, const Waiter& except) noexcept RR_EXCLUDES(mutex_) {
+    if (count_.load(std::memory_order_seq_cst) > 1) wake(events, &except);
+  }
 
  private:
   Mutex mutex_ RR_RANK(waiters);

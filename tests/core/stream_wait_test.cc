@@ -207,5 +207,55 @@ TEST(Stream, WhoIsAboutToSleepIsToldOfAnEndThatASenderHasTakenInMeanwhile) {
   EXPECT_EQ("", recv_text(*p.a, 100));
 }
 
+// A waiter that notes whether the channel still said so when it was told.
+struct Noting : Waiter {
+  int channel_fd = -1;
+  int told = 0;
+  bool in_time = false;
+
+  explicit Noting(int fd) : channel_fd(fd) {
+    events = POLLIN;
+    woken = [](Waiter& waiter) noexcept {
+      auto& self = static_cast<Noting&>(waiter);
+      ++self.told;
+      self.in_time = readable(self.channel_fd, 0);
+    };
+  }
+};
+
+TEST(Stream, OthersAreToldOfAWakeUpBeforeTheChannelIsSilent) {
+  for (const bool by_agent : {true, false}) {
+    StreamPair p;
+    p.promote();
+    ASSERT_EQ(0, p.b->plan_poll(POLLIN, Stream::Arm::kAlways).ready);
+    Noting waiter(p.b->channel_fd());
+    const Listed listed(&p.b->waiters(), waiter);
+    EXPECT_EQ(1, send_text(*p.a, "x"));
+    ASSERT_TRUE(readable(waiter.channel_fd, 0));
+    if (by_agent) {
+      p.b->drain_channel();
+    } else {
+      p.b->after_sleep();
+    }
+    EXPECT_EQ(1, waiter.told);
+    EXPECT_TRUE(waiter.in_time) << by_agent;
+    EXPECT_FALSE(readable(waiter.channel_fd, 0));
+  }
+}
+
+TEST(WaitList, TheOthersAreWokenAndNotTheOneThatKnows) {
+  WaitList list;
+  Noting knows(-1);
+  Noting other(-1);
+  const Listed first(&list, knows);
+  list.wake_others(POLLIN, knows);
+  const Listed second(&list, other);
+  list.wake_others(POLLOUT, knows);
+  EXPECT_EQ(0, other.told);
+  list.wake_others(POLLIN, knows);
+  EXPECT_EQ(0, knows.told);
+  EXPECT_EQ(1, other.told);
+}
+
 }  // namespace
 }  // namespace ringroad::test
