@@ -1,1 +1,1 @@
-"""Tests that run inside the virtual machine: test_softroce.py boots it with each of them."""
+"""Tests that run inside the virtual machine: boots.py boots it with each of them."""

@@ -1,4 +1,4 @@
-"""`ringroad bench oltp` over real verbs, run in the virtual machine by test_softroce.py."""
+"""`ringroad bench oltp` over real verbs, run in the virtual machine by boots.py."""
 
 import os
 

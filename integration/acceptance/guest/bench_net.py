@@ -1,4 +1,4 @@
-"""`ringroad bench net` and `bench redis` over RDMA, run inside the virtual machine by test_softroce.py:
+"""`ringroad bench net` and `bench redis` over RDMA, run inside the virtual machine by boots.py:
 every carrier that there is at work there, and raw verbs beside them."""
 
 import json

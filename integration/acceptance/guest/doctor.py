@@ -1,4 +1,4 @@
-"""`ringroad doctor` over RDMA, run inside the virtual machine by test_softroce.py, first of all.
+"""`ringroad doctor` over RDMA, run inside the virtual machine by boots.py, first of all.
 
    ringroad doctor --peer ── 10.9.0.1 rxe0 ═══ veth ═══ rxe1 10.9.1.1 ── --answer
 """

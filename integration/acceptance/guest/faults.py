@@ -1,4 +1,4 @@
-"""What RDMA may do to a running load without an error, run inside the virtual machine by test_softroce.py.
+"""What RDMA may do to a running load without an error, run inside the virtual machine by boots.py.
 
    sysbench, crowd.py call ── 10.9.0.1 rxe0 v0 ═══ veth ═══ v1 rxe1 10.9.1.1 ── mariadbd, crowd.py serve
                                              ▲               ▲

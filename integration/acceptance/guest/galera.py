@@ -1,4 +1,4 @@
-"""Three Galera nodes over RDMA, run inside the virtual machine by test_softroce.py.
+"""Three Galera nodes over RDMA, run inside the virtual machine by boots.py.
 
    sysbench ── node 1 10.9.0.1 rxe0 v0 ═══ veth ═══ v1 rxe1 ┬ 10.9.1.1 node 2
                                        ▲                    └ 10.9.1.2 node 3

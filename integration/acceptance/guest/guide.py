@@ -1,4 +1,4 @@
-"""docs/operations.md from top to bottom, as its reader would, run on two machines by test_softroce.py.
+"""docs/operations.md from top to bottom, as its reader would, run on two machines by boots.py.
 
    db1 (NODE=1) 10.9.1.1 eth0 ═══ Ethernet ═══ eth0 10.9.1.2 (NODE=2) db2
 
@@ -139,7 +139,7 @@ class Reader:
 
 
 def test_the_guide_is_followed_from_top_to_bottom(tmp_path):
-    # test_softroce.py has made the packages.
+    # boots.py has made the packages.
     steps = [step for step in guide.steps(guide.PAGE.read_text())
              if "build" not in step.hosts and (ALL or step.section not in SLOW)]
     assert len(steps) > 40

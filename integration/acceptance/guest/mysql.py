@@ -1,4 +1,4 @@
-"""MySQL over RDMA, run inside the virtual machine by test_softroce.py, in a root of Debian sid.
+"""MySQL over RDMA, run inside the virtual machine by boots.py, in a root of Debian sid.
 
    mysql, mysqlslap ── 10.9.0.1 rxe0 ═══ veth ═══ rxe1 10.9.1.1 ── a group of three members
 

@@ -1,4 +1,4 @@
-"""What must hold over RDMA, run inside the virtual machine by test_softroce.py, in this order.
+"""What must hold over RDMA, run inside the virtual machine by boots.py, in this order.
 
    sysbench and talkers ── 10.9.0.1 rxe0 ═══ veth ═══ rxe1 10.9.1.1 ── mariadbd and talkers
 

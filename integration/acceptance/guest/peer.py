@@ -1,4 +1,4 @@
-"""`ringroad doctor --peer` from one machine to another, run on both by test_softroce.py.
+"""`ringroad doctor --peer` from one machine to another, run on both by boots.py.
 
    node 1 (NODE=1): --answer 10.7.0.1 ═══ Ethernet ═══ 10.7.0.2 (NODE=2): doctor --peer
 

@@ -1,4 +1,4 @@
-"""Real servers over RDMA, run inside the virtual machine by test_softroce.py: what they answer is what they
+"""Real servers over RDMA, run inside the virtual machine by boots.py: what they answer is what they
 answer over TCP.
 
    redis-cli, curl, wrk, iperf3 ── 10.9.0.1 rxe0 ═══ veth ═══ rxe1 10.9.1.1 ── redis-server, nginx, iperf3

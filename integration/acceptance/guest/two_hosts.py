@@ -1,4 +1,4 @@
-"""MariaDB on one machine and sysbench on another, run on both by test_softroce.py.
+"""MariaDB on one machine and sysbench on another, run on both by boots.py.
 
    node 1 (NODE=1): mariadbd 10.7.0.1 ═══ Ethernet ═══ 10.7.0.2 (NODE=2): sysbench
 

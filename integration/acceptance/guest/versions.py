@@ -1,4 +1,4 @@
-"""The release before this one and this one over RDMA, run inside the virtual machine by test_softroce.py.
+"""The release before this one and this one over RDMA, run inside the virtual machine by boots.py.
 
    the client's version ── 10.9.0.1 rxe0 ═══ veth ═══ rxe1 10.9.1.1 ── the server's version
 """

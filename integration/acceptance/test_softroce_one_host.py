@@ -1,0 +1,54 @@
+"""Programs, `ringroad doctor` and `ringroad bench` over RDMA, client and server on one host."""
+
+import pytest
+
+from integration.versions import previous
+
+from . import support
+from .boots import GUEST, Boot, names_in
+
+DOCTOR, PROGRAMS, VERSIONS = GUEST / "doctor.py", GUEST / "programs.py", GUEST / "versions.py"
+BENCH, NET = GUEST / "bench.py", GUEST / "bench_net.py"
+ONE = GUEST / "one_host.py"  # the last: at its end a device is gone
+LIMIT_S = 1200
+pytestmark = [pytest.mark.softroce, support.needs_mariadb]
+
+
+@pytest.fixture(name="one_host", scope="module")
+def fixture_one_host(tmp_path_factory):
+    files = [DOCTOR, PROGRAMS, BENCH, NET]
+    if not previous.why_not():
+        previous.build()
+        files.append(VERSIONS)
+    return Boot([*files, ONE], tmp_path_factory.mktemp("one") / "out", LIMIT_S)
+
+
+@pytest.mark.parametrize("name", names_in(DOCTOR))
+def test_of_the_doctor(one_host, name):
+    one_host.check(name)
+
+
+@pytest.mark.parametrize("name", names_in(PROGRAMS))
+def test_of_programs(one_host, name):
+    one_host.check(name)
+
+
+@pytest.mark.parametrize("name", names_in(BENCH))
+def test_of_the_bench(one_host, name):
+    one_host.check(name)
+
+
+@pytest.mark.parametrize("name", names_in(NET))
+def test_of_the_bench_of_connections(one_host, name):
+    one_host.check(name)
+
+
+@pytest.mark.skipif(bool(previous.why_not()), reason=previous.why_not())
+@pytest.mark.parametrize("name", names_in(VERSIONS))
+def test_of_two_versions(one_host, name):
+    one_host.check(name)
+
+
+@pytest.mark.parametrize("name", names_in(ONE))
+def test_on_one_host(one_host, name):
+    one_host.check(name)
