@@ -10,7 +10,7 @@ from .boots import GUEST, Boot, names_in
 DOCTOR, PROGRAMS, VERSIONS = GUEST / "doctor.py", GUEST / "programs.py", GUEST / "versions.py"
 BENCH, NET = GUEST / "bench.py", GUEST / "bench_net.py"
 ONE = GUEST / "one_host.py"  # the last: at its end a device is gone
-LIMIT_S = 1200
+LIMIT_S = 2000
 pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
 
