@@ -14,8 +14,8 @@ from . import support
 GUEST = Path(__file__).parent / "guest"
 RUN = support.ROOT / "integration" / "softroce" / "run"
 PATIENCE = 4
-# Two such machines at a time take two thirds of the time of one after the other with two processors each, as
-# what polls in there has the emulator compute for nothing. The scenarios of integration/verbs have two.
+# Two machines at a time with one processor each take two thirds of the time of one after the other with two,
+# as what polls in there has the emulator compute for nothing.
 CPUS = 1
 
 
@@ -27,13 +27,13 @@ def names_in(path):
 class Boot:
     """The results of files of tests, by node. `limit_s`: more than twice what they take beside another."""
 
-    def __init__(self, paths, out, limit_s, hosts=1, variables=None):
+    def __init__(self, paths, out, limit_s, hosts=1, cpus=CPUS, variables=None):
         support.prepared_data()
         files = " ".join(f"'{path}'" for path in paths)
         command = (f"cd '{support.ROOT}' && exec /usr/bin/python3 -m pytest -v -p no:cacheprovider "
                    f"--basetemp=/dev/shm/pytest --junitxml=\"$OUT/results.xml\" {files}")
         done = subprocess.run(
-            [RUN, "--cpus", str(CPUS), "--hosts", str(hosts), "--out", out, "--timeout", str(limit_s),
+            [RUN, "--cpus", str(cpus), "--hosts", str(hosts), "--out", out, "--timeout", str(limit_s),
              "--verbose", "--", "bash", "-c", command],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             env={**support.machine_environment(), "RINGROAD_TEST_PATIENCE": str(PATIENCE), **(variables or {})})
