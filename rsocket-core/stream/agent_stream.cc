@@ -205,7 +205,7 @@ bool AgentStream::arm_channel() noexcept {
 void AgentStream::drain_channel() noexcept {
   MutexLock rx(rx_mutex_);
   if (channel_ == nullptr) return;
-  waiters_.wake(POLLIN | POLLOUT);
+  waiters_.wake_in_place(POLLIN | POLLOUT);
   channel_->drain();
   channel_->progress();
 }

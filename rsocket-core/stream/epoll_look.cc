@@ -33,9 +33,13 @@ void EpollSet::enqueue(Item& item) noexcept {
 
 void EpollSet::take_dirty() noexcept {
   alone_ = !somebody_sleeps();
-  if (!any_dirty_.load(std::memory_order_relaxed)) return;
+  if (any_dirty_.load(std::memory_order_relaxed)) take_news();
+}
+
+void EpollSet::take_news() noexcept {
   MutexLock lock(dirty_mutex_);
   any_dirty_.store(false, std::memory_order_relaxed);
+  any_in_place_.store(false, std::memory_order_relaxed);
   while (!dirty_.empty()) {
     Item& item = dirty_.front();
     dirty_.pop_front();
@@ -51,6 +55,8 @@ void EpollSet::take_inner() noexcept {
   }
   epoll_event events[kInnerBatch];
   const int n = sys::epoll_wait(inner_, events, kInnerBatch, 0);
+  // Another thread has taken these from their channels, before it came to what the channels still tell of.
+  if (any_in_place_.load(std::memory_order_relaxed)) take_news();
   for (int i = 0; i < n; ++i) {
     const std::uint64_t named = events[i].data.u64 >> 1;
     const bool of_channel = (events[i].data.u64 & 1) == kOfChannel;
@@ -69,7 +75,7 @@ void EpollSet::take_inner() noexcept {
     enqueue(item);
   }
   if (n == kInnerBatch) look_inside_.store(true, std::memory_order_relaxed);
-  if (numbers_ > 1) take_dirty();  // a channel's event was for all of its stream's items
+  if (numbers_ > 1) take_news();  // a channel's event was for all of its stream's items
 }
 
 // ---- Looking

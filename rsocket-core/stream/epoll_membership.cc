@@ -277,7 +277,10 @@ void EpollSet::take_out(Item& item) noexcept {
     MutexLock lock(dirty_mutex_);
     if (item.dirty) dirty_.erase(dirty_.iterator_to(item));
     item.dirty = false;
-    any_dirty_.store(!dirty_.empty(), std::memory_order_relaxed);
+    if (dirty_.empty()) {
+      any_dirty_.store(false, std::memory_order_relaxed);
+      any_in_place_.store(false, std::memory_order_relaxed);
+    }
   }
   if (item.queued) queue_.erase(queue_.iterator_to(item));
   item.queued = false;

@@ -127,12 +127,11 @@ void EpollSet::on_news(Waiter& waiter) noexcept {
   Item& item = static_cast<Item&>(waiter);
   EpollSet& set = *item.set;
   MutexLock lock(set.dirty_mutex_);
-  if (!item.dirty) {
-    item.dirty = true;
-    set.dirty_.push_back(item);
-    set.any_dirty_.store(true, std::memory_order_relaxed);
-  }
-  if (set.somebody_sleeps()) sys::signal_eventfd(set.wake_);
+  const bool known = std::exchange(item.dirty, true);
+  if (!known) set.dirty_.push_back(item);
+  (item.takes_place ? set.any_in_place_ : set.any_dirty_).store(true, std::memory_order_relaxed);
+  // The channel is about to be silent; by the eventfd the inner instance keeps the place that it has.
+  if ((item.takes_place && !known) || set.somebody_sleeps()) sys::signal_eventfd(set.wake_);
 }
 
 // A thread that sleeps here is to look.

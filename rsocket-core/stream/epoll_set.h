@@ -164,6 +164,7 @@ class EpollSet {
   // ---- Looks (epoll_look.cc)
   void enqueue(Item& item) noexcept RR_REQUIRES(mutex_);
   void take_dirty() noexcept RR_REQUIRES(mutex_) RR_EXCLUDES(dirty_mutex_);
+  void take_news() noexcept RR_REQUIRES(mutex_) RR_EXCLUDES(dirty_mutex_);
   void take_inner() noexcept RR_REQUIRES(mutex_);
   static int kernel_number(const Item& item) noexcept;
   static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;
@@ -240,7 +241,7 @@ class EpollSet {
       Item, boost::intrusive::base_hook<boost::intrusive::list_base_hook<boost::intrusive::tag<Item>>>>
       dirty_ RR_GUARDED_BY(dirty_mutex_);
   // Changed with the lock. Who has mutex_ reads them without: nobody comes to sleep then.
-  std::atomic<bool> any_dirty_{false};
+  std::atomic<bool> any_dirty_{false}, any_in_place_{false};  // the latter: looked at with inner_'s events
   std::atomic<unsigned> sleepers_{0};
   std::atomic<bool> always_wake_{false};
 };

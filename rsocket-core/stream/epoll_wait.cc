@@ -148,7 +148,7 @@ class EpollSet::Sleeper {
   // False: there is news already.
   bool enter() noexcept {
     MutexLock lock(set_.dirty_mutex_);
-    if (!set_.dirty_.empty()) return false;
+    if (set_.any_dirty_.load(std::memory_order_relaxed)) return false;
     set_.sleepers_.fetch_add(1, std::memory_order_relaxed);
     inside_ = true;
     return true;

@@ -216,7 +216,7 @@ void StreamReadiness::after_sleep(const Waiter* taker) noexcept {
     if (channel_ == nullptr) return;
     // The wake-up may be somebody else's too, and nobody is armed any more. The others are told before
     // wait_fd() is silent: an epoll_wait() between the two finds one or the other. They look with the lock.
-    waiters_.wake(POLLIN | POLLOUT, taker);
+    waiters_.wake_in_place(POLLIN | POLLOUT, taker);
     channel_->drain();
     channel_->progress();
   }

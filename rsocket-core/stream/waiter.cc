@@ -163,12 +163,12 @@ void WaitList::remove(Waiter& waiter) noexcept {
   count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void WaitList::wake(short events, const Waiter* except) noexcept {
-  if (empty()) return;
+void WaitList::wake_those(short events, const Waiter* except, bool in_place) noexcept {
   MutexLock lock(mutex_);
   for (Waiter& waiter : waiters_) {
     if ((waiter.events & events) == 0 || &waiter == except) continue;
     if (waiter.woken != nullptr) {
+      waiter.takes_place = in_place;
       waiter.woken(waiter);
     } else {
       sys::signal_eventfd(waiter.wake_fd);

@@ -27,6 +27,8 @@ void forget_wake_fds_after_fork() noexcept;
 struct Waiter : boost::intrusive::list_base_hook<> {
   int wake_fd = -1;
   short events = 0;  // POLLIN and POLLOUT bits that it sleeps for
+  // Of the call of woken() under way: a wake-up of the channel is being taken, with its place in the order.
+  bool takes_place = false;
   // Called instead of writing to wake_fd, if it is set: by any thread, with the stream's locks held.
   void (*woken)(Waiter&) noexcept = nullptr;
 };
@@ -50,14 +52,23 @@ class WaitList {
   void add(Waiter& waiter) noexcept RR_EXCLUDES(mutex_);
   void remove(Waiter& waiter) noexcept RR_EXCLUDES(mutex_);
   // Wakes the waiters that sleep for one of `events`, `except` one. Costs one load when nobody sleeps.
-  void wake(short events, const Waiter* except = nullptr) noexcept RR_EXCLUDES(mutex_);
+  void wake(short events, const Waiter* except = nullptr) noexcept RR_EXCLUDES(mutex_) {
+    if (!empty()) wake_those(events, except, false);
+  }
   bool empty() const noexcept { return count_.load(std::memory_order_seq_cst) == 0; }
-  // Wakes those that sleep for `events`, if there are any but `except`, which is in the list.
+  // The same by a thread that takes the channel's wake-up: an epoll instance tells of that where it stands
+  // among its events.
+  void wake_in_place(short events, const Waiter* except = nullptr) noexcept RR_EXCLUDES(mutex_) {
+    if (!empty()) wake_those(events, except, true);
+  }
+  // So by a thread that takes none and finds what it would tell of, if anybody is in the list but `except`.
   void wake_others(short events, const Waiter& except) noexcept RR_EXCLUDES(mutex_) {
-    if (count_.load(std::memory_order_seq_cst) > 1) wake(events, &except);
+    if (count_.load(std::memory_order_seq_cst) > 1) wake_those(events, &except, true);
   }
 
  private:
+  void wake_those(short events, const Waiter* except, bool in_place) noexcept RR_EXCLUDES(mutex_);
+
   Mutex mutex_ RR_RANK(waiters);
   boost::intrusive::list<Waiter> waiters_ RR_GUARDED_BY(mutex_);
   std::atomic<unsigned> count_{0};

@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "rsocket-core/base/sys.h"
 #include "tests/core/epoll_instance.h"
@@ -199,6 +200,61 @@ TEST(EpollSet, AWaitPollsForAsLongAsTheRulesOfWhatIsPolledSay) {
   const std::int64_t before = cpu_ns();
   EXPECT_EQ(instance.ready(16, sys::now_ns() + 200'000'000), Ready());
   EXPECT_LT(cpu_ns() - before, 50'000'000);
+}
+
+// By the agent, by a thread that sleeps in another call, and by one that finds the bytes without sleep.
+TEST(EpollSet, AStreamKeepsItsPlaceInTheOrderWhenAnotherThreadTakesTheChannelsWakeUp) {
+  for (const std::string taker : {"nobody", "agent", "sleeper", "poll"}) {
+    StreamPair first;
+    StreamPair second;
+    first.promote();
+    second.promote();
+    Instance instance;
+    const int before = ::eventfd(0, EFD_CLOEXEC);
+    const int behind = ::eventfd(0, EFD_CLOEXEC);
+    epoll_event event = event_of(EPOLLIN, 1);
+    ASSERT_EQ(::epoll_ctl(instance.fd, EPOLL_CTL_ADD, before, &event), 0);
+    event = event_of(EPOLLIN, 4);
+    ASSERT_EQ(::epoll_ctl(instance.fd, EPOLL_CTL_ADD, behind, &event), 0);
+    ASSERT_EQ(instance.set->add(first.b, first.b_fd, event_of(EPOLLIN, 2), false), 0);
+    ASSERT_EQ(instance.set->add(second.b, second.b_fd, event_of(EPOLLIN, 3), false), 0);
+    ASSERT_EQ(instance.ready(), Ready());
+    ASSERT_EQ(::eventfd_write(before, 1), 0);
+    EXPECT_EQ(1, send_text(*first.a, "x"));
+    EXPECT_EQ(1, send_text(*second.a, "x"));
+    if (taker == "agent") first.b->drain_channel();
+    if (taker == "sleeper") first.b->after_sleep();
+    if (taker == "poll") {
+      Waiter polls;
+      polls.events = POLLIN;
+      const Listed listed(&first.b->waiters(), polls);
+      first.b->waiters().wake_others(POLLIN, polls);
+    }
+    ASSERT_EQ(::eventfd_write(behind, 1), 0);
+    epoll_event told[8];
+    const int n = instance.set->wait(instance.fd, told, 8, 0, nullptr);
+    std::vector<std::uint64_t> order;
+    for (int i = 0; i < n; ++i) order.push_back(told[i].data.u64);
+    EXPECT_EQ(order, (std::vector<std::uint64_t>{1, 2, 3, 4})) << taker;
+    ::close(before);
+    ::close(behind);
+  }
+}
+
+// Nothing else says that there is something new.
+TEST(EpollSet, ASleeperHearsOfWhatAnotherThreadTakesAsItFallsAsleep) {
+  StreamPair p;
+  p.promote();
+  Instance instance;
+  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  ASSERT_EQ(instance.ready(), Ready());
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  p.b->drain_channel();
+  const std::int64_t deadline = sys::now_ns() + kTooLong;
+  EXPECT_EQ(instance.ready(16, deadline), Ready({{3, EPOLLIN}}));
+  EXPECT_LT(sys::now_ns(), deadline);
+  EXPECT_EQ("x", recv_text(*p.b, 10));
+  EXPECT_EQ(instance.ready(), Ready());
 }
 
 }  // namespace
