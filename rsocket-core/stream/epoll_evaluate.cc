@@ -25,7 +25,7 @@ bool has_edge(const EpollItem& item, const Stream::PollPlan& plan) noexcept {
 }
 
 bool tells(const EpollItem& item, const Stream::PollPlan& plan) noexcept {
-  return item.edge_triggered() ? has_edge(item, plan) : plan.ready != 0;
+  return item.edge_triggered() ? has_edge(item, plan) || (item.fresh && plan.ready != 0) : plan.ready != 0;
 }
 
 bool holds_room_back(const EpollItem& item, const Stream::PollPlan& plan) noexcept {

@@ -46,7 +46,7 @@ inline constexpr std::uint32_t kOutput = EPOLLOUT | EPOLLWRNORM;
 short ends_of(const Stream::PollPlan& plan) noexcept;
 // Has the stream, but for what is the kernel's to tell, anything that the last look had not?
 bool has_edge(const EpollItem& item, const Stream::PollPlan& plan) noexcept;
-// Whether there is something to tell whatever the kernel says.
+// Whether there is something to tell whatever the kernel says: then it is asked, for all is told at once.
 bool tells(const EpollItem& item, const Stream::PollPlan& plan) noexcept;
 // Room is to come only when the carrier has changed, and an edge is to tell of it.
 bool holds_room_back(const EpollItem& item, const Stream::PollPlan& plan) noexcept;

@@ -42,6 +42,8 @@ struct EpollItem final : Waiter, boost::intrusive::list_base_hook<boost::intrusi
   bool fresh = false;             // added, modified: report whatever is ready
   bool kernel_pending = false;    // this look has put it into the inner instance, which is yet to be asked
   bool tell_all = false;          // fresh at the last look, before the kernel was asked
+  bool repeats = false;           // the inner instance is yet to say what holds, which is nothing new
+  bool told_room = false;         // since it was fresh
   bool arrived = false;           // bytes, of which the kernel was not asked in time: the carrier changed
   bool owes_room = false;         // room to send, for which the carrier changed just then
   bool keeps = false;             // EPOLLEXCLUSIVE: what is there is this one's to tell

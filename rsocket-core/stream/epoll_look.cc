@@ -150,14 +150,22 @@ std::uint32_t EpollSet::kernel_says(Item& item, const Stream::PollPlan& plan, bo
   if (bits != 0 && (item.kernel_bits_of != collects_ || frames_came)) {
     bits &= kernel_has(item, poll_bits(bits));
   }
-  if ((item.mask & EPOLLET) != 0 && (bits & kInput) != 0 && !in_any_case && !item.tell_all) {
+  if ((item.mask & EPOLLET) != 0 && ((bits & kInput) != 0 || item.repeats) && !in_any_case) {
     bool ends = false;
     const std::uint64_t arrivals = item.stream->tcp_arrivals(ends);
-    // It was a frame of the peer's library that came, and nothing of its program's.
-    if (ends && arrivals == item.seen_tcp_arrivals && plan.blocked == item.seen_blocked) bits = 0;
+    // It was a frame of the peer's library that came, and nothing of its program's. Or nothing came.
+    const bool known = ends || (item.repeats && repeats_only(item, bits));
+    const bool nothing_new = arrivals == item.seen_tcp_arrivals && plan.blocked == item.seen_blocked;
+    if (known && nothing_new && !item.tell_all) bits = 0;
     if (consume) item.seen_tcp_arrivals = arrivals;
   }
   return bits;
+}
+
+// Whether all of that may have been told before: an end and an error are told again.
+bool EpollSet::repeats_only(const Item& item, std::uint32_t bits) noexcept {
+  return (bits & ~(kInput | kOutput)) == 0 && ((bits & kOutput) == 0 || item.told_room) &&
+         kernel_has(item, POLLRDHUP) == 0;
 }
 
 // EPOLLEXCLUSIVE: of bytes that come, the kernel tells one of the instances that ask so. The thread
@@ -238,10 +246,12 @@ bool EpollSet::look_closely(Item& item, epoll_event& out, bool consume, bool sta
   // Room is told with every arrival. What the kernel has to say of one goes with what it was asked.
   const bool arrivals_count = item.edge_triggered() && (item.mask & epoll::kArrival) != 0 &&
                               (item.mask & kOutput) != 0 && item.kernel_fd != Item::kNone;
+  const bool counts = arrivals_count ||
+                      (item.edge_triggered() && plan.use_kernel && epoll::tells(item, plan));
   std::uint64_t tcp_arrivals = 0;
+  bool ends = false;
+  if (counts) tcp_arrivals = item.stream->tcp_arrivals(ends);
   if (arrivals_count) {
-    bool ends = false;
-    tcp_arrivals = item.stream->tcp_arrivals(ends);
     const bool changes = !plan.use_kernel || item.kernel_mask != kernel_wants(item, plan);
     item.arrived |= changes && !item.fresh && tcp_arrivals != item.seen_tcp_arrivals;
   }
@@ -250,7 +260,8 @@ bool EpollSet::look_closely(Item& item, epoll_event& out, bool consume, bool sta
   room_.held |= plan.frozen && (item.mask & kOutput) != 0;
   // All that is told is told of both carriers: of a stream that was reset during a switch the one knows the
   // error, and the other the ends.
-  const std::uint32_t kernel_bits = kernel_says(item, plan, epoll::tells(item, plan), consume);
+  const bool asks = epoll::tells(item, plan);
+  const std::uint32_t kernel_bits = kernel_says(item, plan, asks, consume);
   std::uint32_t events = epoll::evaluate(item, plan, kernel_bits);
   if (!consume) return events != 0;
   if (exclusive) {
@@ -259,7 +270,8 @@ bool EpollSet::look_closely(Item& item, epoll_event& out, bool consume, bool sta
     item.keeps = item.kernel_pending && item.fresh ? kernel_has(item, POLLIN) != 0
                                                    : !item.edge_triggered() && (events & EPOLLIN) != 0;
   }
-  if (arrivals_count && (item.fresh || events != 0)) item.seen_tcp_arrivals = tcp_arrivals;
+  if (counts && (item.fresh || events != 0)) item.seen_tcp_arrivals = tcp_arrivals;
+  item.repeats = item.kernel_pending && (asks || !item.fresh);
   settle_look(item, plan, events);
   if (events == 0) return false;
   out.events = events;
@@ -287,7 +299,8 @@ void EpollSet::settle_look(Item& item, const Stream::PollPlan& plan, std::uint32
   item.owes_room =
       events == 0 && (item.fresh || item.tell_all) && epoll::holds_room_back(item, plan);
   item.arrived = false;
-  item.tell_all = item.fresh && item.kernel_pending;
+  item.told_room = (item.told_room && !item.fresh) || (events & kOutput) != 0;
+  item.tell_all = item.fresh && item.kernel_pending && !item.repeats;
   item.fresh = false;
   item.kernel_bits = 0;
   if (unarmed) note_unarmed(item, plan);

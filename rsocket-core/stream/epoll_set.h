@@ -169,6 +169,7 @@ class EpollSet {
   static int kernel_number(const Item& item) noexcept;
   static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;
   static std::uint32_t kernel_has(const Item& item, short bits) noexcept;
+  static bool repeats_only(const Item& item, std::uint32_t bits) noexcept;
   bool watch_kernel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   void watch_channel(Item& item, const Stream::PollPlan& plan) noexcept RR_REQUIRES(mutex_);
   std::uint32_t kernel_says(Item& item, const Stream::PollPlan& plan, bool in_any_case,

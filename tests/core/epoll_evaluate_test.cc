@@ -151,6 +151,10 @@ TEST(EpollEvaluateTest, AsksTheKernelForAllThatHoldsWhereThereIsSomethingToTell)
   EXPECT_TRUE(tells(item_of(EPOLLIN), plan_of(POLLIN)));
   EXPECT_FALSE(tells(item_of(EPOLLIN), plan_of(0)));
   EXPECT_FALSE(tells(item_of(kEdges), plan_of(POLLIN))) << "no edge";
+  EpollItem fresh = item_of(kEdges);
+  fresh.fresh = true;
+  EXPECT_TRUE(tells(fresh, plan_of(POLLIN)));
+  EXPECT_FALSE(tells(fresh, plan_of(0))) << "the inner instance tells of it";
 }
 
 }  // namespace

@@ -133,6 +133,45 @@ TEST(EpollSet, AnEdgeIsNotLostWhileTheCarrierChanges) {
   }
 }
 
+TEST(EpollSet, ANewcomerIsToldOfBothCarriersAtOnceAndOnce) {
+  StreamPair p;
+  EXPECT_EQ(2, send_text(*p.b, "ab"));
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  p.promote();
+  Instance instance;
+  const std::uint32_t mask = EPOLLIN | EPOLLOUT | EPOLLET;
+  ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(mask, 1), false), 0);
+  EXPECT_EQ(instance.ready(), Ready({{1, EPOLLIN | EPOLLOUT}})) << "bytes of the kernel's, and room";
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_EQ("ab", recv_text(*p.a, 10));
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_EQ(1, send_text(*p.b, "c"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{1, EPOLLIN | EPOLLOUT}}));
+}
+
+// Neither when the change begins, which is before it is known where the program's bytes end on TCP, nor when
+// it is given up, as the second wait has it.
+TEST(EpollSet, AnEdgeIsToldOnceThoughTheKernelIsAskedForSomethingElseSinceTheCarrierChanges) {
+  StreamPair p;
+  Instance instance;
+  const std::uint32_t mask = EPOLLIN | EPOLLOUT | EPOLLET;
+  ASSERT_EQ(instance.set->add(p.a, p.a_fd, event_of(mask, 1), false), 0);
+  EXPECT_EQ(instance.ready(), Ready({{1, EPOLLOUT}}));
+  EXPECT_EQ(1, send_text(*p.b, "x"));
+  ASSERT_TRUE(readable(p.a_fd, 1000));
+  p.start();
+  p.channels_up();
+  for (int i = 0; i < 2000 && !p.a->tx_is_held(); ++i) p.a->service();
+  ASSERT_TRUE(p.a->tx_is_held());
+  EXPECT_EQ(instance.ready(), Ready({{1, EPOLLIN | EPOLLOUT}}));
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_FALSE(p.a->tx_is_held());
+  EXPECT_EQ(instance.ready(), Ready());
+  EXPECT_EQ(1, send_text(*p.b, "y"));
+  EXPECT_EQ(instance.ready(16, kForever), Ready({{1, EPOLLIN | EPOLLOUT}}));
+  EXPECT_EQ(instance.ready(), Ready());
+}
+
 // The peer commits and goes back at once, and this end hears of both in its look.
 TEST(EpollSet, FramesThatTheLookItselfReadsAreNoArrival) {
   StreamPair p;
