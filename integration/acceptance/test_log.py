@@ -125,22 +125,28 @@ def test_nothing_is_said_unless_asked_for(host):
 
 
 def test_of_many_lines_a_part_is_left_out_and_counted(host, tmp_path):
-    log = tmp_path / "log"
-    path = policy(host, log=log, log_level="info")
-    with Pair(preload(host, path), 1, host=host) as pair:
-        pid = pair.askers[0].pid
-        began = time.monotonic()
-        for number in range(150):
-            set_mode(host, pid, ("tcp", "rdma")[number % 2])
-        took = time.monotonic() - began
-        support.wait_for(lambda: set_mode(host, pid, "auto") and any(
-            "left out here" in line for line in lines_of(log, pid)), "the count of what was left out")
-        lines = lines_of(log, pid)
-        # 150 requests, as many moves, and what was said before.
+    """Two hundred streams move at once, and each move is a line."""
+    log, many = tmp_path / "log", 200
+    preloaded = preload(host, policy(host, log=log, log_level="info"))
+    began = time.monotonic()
+    server = support.Talker("serve", "127.0.0.1", preload=preloaded, program="crowd.py")
+    caller = support.Talker("call", "127.0.0.1", server.line().split()[1], preload=preloaded, program="crowd.py")
+    try:
+        assert caller.tell(f"open {many}") == "ok"
+        assert caller.tell(f"talk 0 1 {many} 4") == "ok"
+        host.wait_for_channels(caller.pid, many)
+        set_mode(host, caller.pid, "tcp")
+        support.wait_for(lambda: set_mode(host, caller.pid, "auto") and any(
+            "left out here" in line for line in lines_of(log, caller.pid)), "the count of what was left out")
+        lines = lines_of(log, caller.pid)
         counted = sum(int(match[1]) for line in lines
                       if (match := re.search(r": (\d+) lines? (?:was|were) left out", line)))
         assert counted > 0
-        assert 100 <= len(lines) <= 100 + 2 * (20 * (time.monotonic() - began) + 10), (took, len(lines))
+        took = time.monotonic() - began
+        assert 100 <= len(lines) <= 100 + 2 * (20 * took + 10), (took, len(lines))
+    finally:
+        caller.kill()
+        server.kill()
 
 
 def test_a_log_that_was_moved_away_is_made_anew(host, tmp_path):
