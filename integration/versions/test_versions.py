@@ -105,8 +105,9 @@ class Pair:
                 self.set(build, self.client.pid, "auto")
 
     def lose_nothing_at_forks(self):
-        self.are_on(self.carrier)
+        """Each fork while all streams are on the carrier: the release before loses what is unread in a switch."""
         for _ in range(3):
+            self.are_on(self.carrier)
             self.do("forks", 5000)
             self.do("ask 10", 1000)
 
