@@ -17,7 +17,8 @@ bool passing(Reason reason) noexcept {
     case Reason::kQpError:
     case Reason::kPeerGone:
     case Reason::kRedirect:
-    case Reason::kUnseenWait:  // one may be seen yet
+    case Reason::kUnseenWait:         // one may be seen yet
+    case Reason::kUnknownConnection:  // its program may be late to accept it
       return true;
     default:
       return false;
@@ -115,6 +116,7 @@ void PromotionRetry::on_channel(std::int64_t now_ns) noexcept {
 // ---- The plans
 
 void PromotionRetry::plan(Retry retry, std::int64_t now_ns) noexcept {
+  passes_.store(retry == Retry::kAfterUses || retry == Retry::kAfterFewUses);
   switch (retry) {
     case Retry::kNever:
       stopped_ = true;

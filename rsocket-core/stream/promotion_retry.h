@@ -15,8 +15,11 @@
 //   back on TCP for something that passes               after a pause, 1 s to 64 s
 //   back on TCP for anything else                       never
 //
+// A program that waits in connect() for its channel, as the rule's `wait` says, asks again sooner after what
+// passes: StreamReadiness::wait_promoted().
+//
 // Thread rule. Functions that change what is planned need both locks of the stream. count_use(),
-// not_before_ns(), claim(), hold() and impatiences() may be called by any thread.
+// not_before_ns(), claim(), passes(), hold() and impatiences() may be called by any thread.
 #pragma once
 
 #include <atomic>
@@ -82,6 +85,9 @@ class PromotionRetry {
   // True: the caller is the one to ask.
   bool claim() noexcept { return !asked_.exchange(true, std::memory_order_acq_rel); }
 
+  // The last refusal was for something that passes, so a next request may fare better.
+  bool passes() const noexcept { return passes_.load(); }
+
   // ---- What happened
   void after_refusal(Reason reason, Reason peer_reason, std::int64_t now_ns) noexcept;
   void after_give_up(Reason reason, Reason peer_reason, std::int64_t now_ns) noexcept;
@@ -133,6 +139,7 @@ class PromotionRetry {
   bool start_when_back_ = false;
   std::atomic<bool> asked_{false};
   std::atomic<bool> at_any_use_{false};
+  std::atomic<bool> passes_{false};
   std::atomic<Reason> hold_{Reason::kNone};
   std::atomic<unsigned> impatiences_{0};
   unsigned attempts_ = 0;

@@ -16,6 +16,7 @@ namespace {
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
 constexpr std::int64_t kLookAgainNs = 200'000;  // where nobody can wake us
+constexpr std::int64_t kAskAgainNs = 50'000'000;  // after a refusal, while connect() waits for a channel
 constexpr std::int64_t kRefillPauseNs = 300'000'000;  // longer than TCP waits before it sends again
 
 // Servers install handlers for these without SA_RESTART. A thread that sleeps commits no fault.
@@ -227,19 +228,21 @@ void StreamReadiness::wait_promoted(std::int64_t timeout_ns) noexcept {
   while (waiter.wake_fd >= 0) {
     waiters_.add(waiter);
     const State now = state();
+    const bool refused = now == State::kOnTcp && role_ == StreamRole::kConnect &&
+                         reason_.load() != Reason::kPending;
     const bool may_come = now == State::kConnecting || now == State::kSwitching ||
-                          (now == State::kOnTcp && !kernel_only_.load() &&
-                           (role_ == StreamRole::kAccept || reason_.load() == Reason::kPending));
+                          (now == State::kOnTcp && !kernel_only_.load() && (!refused || retry_.passes()));
     if (!may_come || sys::now_ns() >= deadline) {
       waiters_.remove(waiter);
       break;
     }
     pollfd fds{waiter.wake_fd, POLLIN, 0};
-    const int n = sleep_on(&fds, 1, deadline);
+    const int n = sleep_on(&fds, 1, refused ? std::min(deadline, sys::now_ns() + kAskAgainNs) : deadline);
     if (n > 0) sys::drain_eventfd(waiter.wake_fd);
     const bool ends = !goes_on_after(n);
     waiters_.remove(waiter);
     if (ends) break;
+    if (n == 0 && refused && retry_.claim()) start_promotion();
   }
   errno = saved;
 }

@@ -234,7 +234,10 @@ TEST(EpollSet, AStreamKeepsItsPlaceInTheOrderWhenAnotherThreadTakesTheChannelsWa
     epoll_event told[8];
     const int n = instance.set->wait(instance.fd, told, 8, 0, nullptr);
     std::vector<std::uint64_t> order;
-    for (int i = 0; i < n; ++i) order.push_back(told[i].data.u64);
+    for (int i = 0; i < n; ++i) {
+      const std::uint64_t data = told[i].data.u64;  // a copy: the event is packed, and its words not aligned
+      order.push_back(data);
+    }
     EXPECT_EQ(order, (std::vector<std::uint64_t>{1, 2, 3, 4})) << taker;
     ::close(before);
     ::close(behind);

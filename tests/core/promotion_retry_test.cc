@@ -38,6 +38,7 @@ TEST(PromotionRetryTable, SaysWhatARefusalLeadsTo) {
       {kRefused, Reason::kBusy, false, true, false, Retry::kAfterFewUses},
       {Reason::kTimeout, kNone, false, true, false, Retry::kAfterUses},
       {Reason::kTimeout, kNone, true, false, false, Retry::kAfterPause},
+      {kRefused, Reason::kUnknownConnection, false, false, false, Retry::kAfterUses},
       {Reason::kMemlock, kNone, false, false, false, Retry::kAfterPause},
       {kRefused, Reason::kNoRdmaDevice, false, false, false, Retry::kAfterPause},
       {Reason::kPeerHasNoRingroad, kNone, false, false, false, Retry::kNever},

@@ -16,6 +16,7 @@
 namespace ringroad::test {
 namespace {
 constexpr auto kOnChannel = State::kOnChannel;
+constexpr std::int64_t kTooLong = 20'000'000'000;
 
 TEST(Stream, AReceiveThatPollsEndsWithItsTimeOut) {
   StreamPair p;
@@ -66,6 +67,49 @@ TEST(Stream, AReceiveThatPollsTakesWhatComesMeanwhileOnceAndCountsItOnce) {
   receiver.join();
   EXPECT_EQ("12345678", got);
   EXPECT_EQ(p.b->messages_on_channel(), 2U);
+}
+
+// A server that is busy answers late, or accepts late.
+TEST(Stream, AConnectThatWaitsForItsChannelAsksAgainAfterARefusalThatPasses) {
+  StreamPair p;
+  p.a->note_use(0, 0);
+  ASSERT_EQ(p.host.asked, 1);
+  p.start();
+  p.a->promotion_refused(Reason::kPeerRefused, Reason::kUnknownConnection);
+  p.b->promotion_refused(Reason::kTimeout, Reason::kNone);
+  std::atomic<bool> over{false};
+  std::thread connects([&] {
+    p.a->wait_promoted(kTooLong);
+    over = true;
+  });
+  while (p.host.asked < 2 && !over) poll(nullptr, 0, 1);
+  EXPECT_FALSE(over);
+  p.promote();
+  connects.join();
+  EXPECT_EQ(State::kOnChannel, p.a->state());
+  EXPECT_EQ(p.host.asked, 2);
+}
+
+TEST(Stream, AConnectThatWaitsForItsChannelReturnsAfterARefusalThatStays) {
+  StreamPair p;
+  p.a->note_use(0, 0);
+  p.start();
+  p.a->promotion_refused(Reason::kPeerRefused, Reason::kVersion);
+  const std::int64_t began = sys::now_ns();
+  p.a->wait_promoted(kTooLong);
+  EXPECT_LT(sys::now_ns() - began, kTooLong / 2);
+  EXPECT_EQ(p.host.asked, 1);
+}
+
+TEST(Stream, AConnectThatWaitsForItsChannelReturnsWhenItsTimeIsOver) {
+  StreamPair p;
+  p.a->note_use(0, 0);
+  p.start();
+  p.a->promotion_refused(Reason::kTimeout, Reason::kNone);
+  const std::int64_t began = sys::now_ns();
+  p.a->wait_promoted(120'000'000);
+  EXPECT_GE(sys::now_ns() - began, 120'000'000);
+  EXPECT_GE(p.host.asked, 2);
 }
 
 // Where a channel is not shared memory, most looks are for bytes only.
