@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kLibraryName = "libringroad.so";
 
 // From the command's folder. One build goes into packages of all kinds.
-constexpr const char* kLibraryFolders[] = {
+constexpr const char* kFoldersFromCommand[] = {
     "../lib",                                   // the build, the archive
     "../lib/" RINGROAD_MULTIARCH "/ringroad",   // Debian's packages
     "../lib64/ringroad",                        // RPM packages
@@ -35,7 +35,7 @@ std::string own_directory() {
 
 std::vector<std::string> library_candidates(const std::string& command_directory) {
   std::vector<std::string> result;
-  for (const char* folder : kLibraryFolders) {
+  for (const char* folder : kFoldersFromCommand) {
     std::string candidate =
         (std::filesystem::path(command_directory) / folder / kLibraryName).lexically_normal();
     if (std::ranges::find(result, candidate) == result.end()) result.push_back(std::move(candidate));

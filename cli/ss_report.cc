@@ -54,10 +54,6 @@ const std::pair<const char*, Before> kOrders[] = {
     {"waited", larger<waited>},
     {"resumptions", larger<resumptions>}};
 
-std::string count_cell(std::uint64_t value, const SsView& view) {
-  return view.exact ? std::to_string(value) : human_count(value);
-}
-
 std::string reason_cell(Reason reason) {
   return reason == Reason::kNone ? std::string() : reason_name(reason);
 }
@@ -146,6 +142,10 @@ std::string remark(const ProcessReport& process, bool filtered) {
 }
 
 }  // namespace
+
+std::string count_cell(std::uint64_t value, const SsView& view) {
+  return view.exact ? std::to_string(value) : human_count(value);
+}
 
 const std::vector<std::string>& stream_sort_keys() {
   static const std::vector<std::string> keys = [] {

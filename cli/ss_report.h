@@ -1,6 +1,7 @@
 // `ringroad ss`: the forms in which a snapshot is shown.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ struct SsView {
 };
 
 const std::vector<std::string>& stream_sort_keys();
+
+// "12.3M", or all digits where the view asks for them.
+std::string count_cell(std::uint64_t value, const SsView& view);
 
 // A table with one line a stream, then one line for each process that needs a word. With a filter,
 // nothing is said of processes that have merely no streams.

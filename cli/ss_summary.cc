@@ -12,10 +12,6 @@ using stats::Log2Histogram;
 
 constexpr auto kRight = Table::Align::kRight;
 
-std::string count_cell(std::uint64_t value, const SsView& view) {
-  return view.exact ? std::to_string(value) : human_count(value);
-}
-
 // "1024 B", "2.0 ms": bounds are powers of two of their unit.
 std::string wait_cell(std::uint64_t ns, const SsView& view) {
   return view.exact ? std::to_string(ns) : human_time(ns);

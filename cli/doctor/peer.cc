@@ -10,7 +10,6 @@
 namespace ringroad::cli::doctor {
 namespace {
 
-constexpr const char* kGroup = "peer";
 constexpr std::chrono::seconds kProbeTime{45};
 
 // The address of a name, by whatever the host asks for names.
@@ -124,9 +123,9 @@ void judge_rules(const PeerRules& rules, const std::string& name,
 }
 
 void examine_route(Context& context, const Path& path, std::vector<Finding>& list) {
-  Findings routes("peer-route", kGroup, list);
+  Findings routes("peer-route", kPeerGroup, list);
   judge_route(context, routes, path, false);
-  Findings gids("peer-gid", kGroup, list);
+  Findings gids("peer-gid", kPeerGroup, list);
   judge_gid(context, gids, path);
 }
 
@@ -179,7 +178,7 @@ std::vector<Finding> examine_peer(Context& context, const std::string& text) {
   const std::string name = peer ? resolve(context.host(), peer->host, why) : std::string();
   const auto address = policy::Address::parse(name);
   if (!peer || !address) {
-    Findings("peer-name", kGroup, list)
+    Findings("peer-name", kPeerGroup, list)
         .fail(text, why, "nobody can be asked", "getent ahosts " + (peer ? peer->host : text));
     return list;
   }
@@ -188,7 +187,7 @@ std::vector<Finding> examine_peer(Context& context, const std::string& text) {
   const PeerRules decided = rules_for(context, *address, port);
   const std::vector<const policy::Rule*>& rules = decided.rdma;
   const std::string rule = rules.empty() ? std::string() : rules.front()->settings.name;
-  Findings policy_findings("peer-policy", kGroup, list);
+  Findings policy_findings("peer-policy", kPeerGroup, list);
   judge_rules(decided, name, port, policy_findings);
   Path path;
   path.rule = rule.empty() ? "(none)" : rule;
@@ -205,7 +204,7 @@ std::vector<Finding> examine_peer(Context& context, const std::string& text) {
   if (!rules.empty()) {
     command.environment = environment.variables();
     if (command.environment.empty()) {
-      Findings("peer-promotion", kGroup, list)
+      Findings("peer-promotion", kPeerGroup, list)
           .unknown(name, environment.why(), "whether the peer is reached over RDMA",
                    "install libringroad.so, or name it with --library");
     }
@@ -217,7 +216,7 @@ std::vector<Finding> examine_peer(Context& context, const std::string& text) {
     numbered.host = name;
     judge_probe(result, numbered, rule, list);
   } else {
-    Findings("peer-tcp", kGroup, list)
+    Findings("peer-tcp", kPeerGroup, list)
         .unknown(name, "the probe: " + (said ? "it printed no result" : said.problem()),
                  "whether the peer is reached",
                  "RINGROAD_LOG=stderr ringroad doctor --peer " + text);

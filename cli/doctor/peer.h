@@ -11,6 +11,9 @@
 
 namespace ringroad::cli::doctor {
 
+// What the report calls these checks together.
+inline constexpr const char* kPeerGroup = "peer";
+
 struct Peer {
   std::string host;  // an address or a name
   std::uint16_t port = 0;

@@ -8,7 +8,6 @@
 namespace ringroad::cli::doctor {
 namespace {
 
-constexpr const char* kGroup = "peer";
 
 std::string number(double value, int digits) {
   char text[48];
@@ -110,7 +109,7 @@ void judge_pings(const ProbeResult& result, const std::string& name, Findings& f
 void judge_probe(const ProbeResult& result, const Peer& peer, const std::string& rule,
                  std::vector<Finding>& list) {
   const std::string name = peer.host + ":" + std::to_string(peer.port);
-  Findings tcp("peer-tcp", kGroup, list);
+  Findings tcp("peer-tcp", kPeerGroup, list);
   if (!result.connected) {
     tcp.fail(
         name, "connect: " + result.error,
@@ -125,13 +124,13 @@ void judge_probe(const ProbeResult& result, const Peer& peer, const std::string&
     tcp.fail(name, "ping: " + result.error, "messages do not come back", "ringroad doctor there");
   }
   if (!result.answers) {
-    Findings("peer-ping", kGroup, list)
+    Findings("peer-ping", kPeerGroup, list)
         .unknown(name, "no ringroad doctor --answer listens there", "how long messages take",
                  "on the peer: ringroad doctor --answer");
   }
   if (rule.empty() || !result.preloaded) return;
   if (!result.asked.empty() || result.state.empty()) {
-    Findings("peer-promotion", kGroup, list)
+    Findings("peer-promotion", kPeerGroup, list)
         .unknown(name,
                  result.asked.empty() ? "the library tells of no such stream"
                                       : "the library cannot be asked: " + result.asked,
@@ -142,11 +141,11 @@ void judge_probe(const ProbeResult& result, const Peer& peer, const std::string&
                      peer.host);
     return;
   }
-  Findings cm("peer-cm", kGroup, list);
+  Findings cm("peer-cm", kPeerGroup, list);
   judge_cm(result, peer.host, cm);
-  Findings promotion("peer-promotion", kGroup, list);
+  Findings promotion("peer-promotion", kPeerGroup, list);
   judge_promotion(result, peer, promotion);
-  Findings pings("peer-ping", kGroup, list);
+  Findings pings("peer-ping", kPeerGroup, list);
   judge_pings(result, name, pings);
 }
 

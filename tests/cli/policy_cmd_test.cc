@@ -206,16 +206,16 @@ TEST_F(PolicyCommand, ExplainExitsWithOneWhenTheConnectionStaysOnTcp) {
 TEST_F(PolicyCommand, ExplainPrintsJson) {
   const Result outcome = explain("connect", "10.9.0.1:40000", "10.9.1.1:3306", {"--json"});
   EXPECT_EQ(outcome.status, 0);
-  const auto json = nlohmann::json::parse(outcome.out);
-  EXPECT_EQ(json["decision"], "rdma");
-  EXPECT_EQ(json["rule"]["name"], "clients");
-  EXPECT_EQ(json["not_considered"], 1);
-  ASSERT_EQ(json["considered"].size(), 3U);
-  EXPECT_EQ(json["considered"][0]["matches"], false);
-  EXPECT_EQ(json["considered"][0]["mismatches"][0]["key"], "port");
-  EXPECT_EQ(json["considered"][0]["mismatches"][0]["reason"],
+  const auto said = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(said["decision"], "rdma");
+  EXPECT_EQ(said["rule"]["name"], "clients");
+  EXPECT_EQ(said["not_considered"], 1);
+  ASSERT_EQ(said["considered"].size(), 3U);
+  EXPECT_EQ(said["considered"][0]["matches"], false);
+  EXPECT_EQ(said["considered"][0]["mismatches"][0]["key"], "port");
+  EXPECT_EQ(said["considered"][0]["mismatches"][0]["reason"],
             "remote port 3306 is not in 4567-4568, 4444");
-  EXPECT_EQ(json["considered"][2]["matches"], true);
+  EXPECT_EQ(said["considered"][2]["matches"], true);
 
   const Result none = explain("connect", "10.9.0.1:40000", "192.168.0.1:3306", {"--json"});
   EXPECT_EQ(none.status, 1);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kSeeds = 500;
 
-unsigned char byte_at(unsigned side, std::size_t at) {
+unsigned char chaos_byte(unsigned side, std::size_t at) {
   return static_cast<unsigned char>(((at + side * 77777) * 2654435761U) >> 13);
 }
 
@@ -195,7 +195,7 @@ class Chaos {
     // Now and then it waits for the change in vain, and makes an end of it.
     if (s.stream->tx_is_held() && !s.shut_wr && !chance(16)) return;
     std::vector<unsigned char> bytes(n);
-    for (std::size_t i = 0; i < n; ++i) bytes[i] = byte_at(s.index, s.sent + i);
+    for (std::size_t i = 0; i < n; ++i) bytes[i] = chaos_byte(s.index, s.sent + i);
     iovec iov{bytes.data(), n};
     const ssize_t r = s.stream->send(&iov, 1, MSG_NOSIGNAL);
     const int error = errno;
@@ -223,7 +223,7 @@ class Chaos {
     if (r >= 0 || error != EAGAIN) note("recv", s.index, r < 0 ? error : r);
     if (r > 0) {
       for (std::size_t i = 0; i < static_cast<std::size_t>(r); ++i) {
-        if (byte_at(1 - s.index, s.got + i) == bytes[i]) continue;
+        if (chaos_byte(1 - s.index, s.got + i) == bytes[i]) continue;
         ADD_FAILURE() << "byte " << s.got + i << " of what " << "ab"[s.index] << " reads is wrong";
         return false;
       }

@@ -13,10 +13,10 @@ namespace ringroad::test {
 namespace {
 
 constexpr unsigned kCycles = 1000;
-constexpr std::uint32_t kRing = 4096;
+constexpr std::uint32_t kSmallRing = 4096;
 constexpr std::size_t kMost = 3000;  // of one call
 
-char byte_at(unsigned side, std::uint64_t at) {
+char cycle_byte(unsigned side, std::uint64_t at) {
   return static_cast<char>(((at + side * 131'071) * 2'654'435'761U) >> 16);
 }
 
@@ -46,7 +46,7 @@ class Torrent {
       AgentStream& stream = *streams_[side];
       if (!ends_ && !stream.tx_is_held()) {
         std::string text(1 + below(kMost), '\0');
-        for (std::size_t i = 0; i < text.size(); ++i) text[i] = byte_at(side, sent_[side] + i);
+        for (std::size_t i = 0; i < text.size(); ++i) text[i] = cycle_byte(side, sent_[side] + i);
         const ssize_t n = send_text(stream, text);
         if (n < 0 && errno != EAGAIN) return false;
         if (n > 0) sent_[side] += static_cast<std::uint64_t>(n);
@@ -56,7 +56,7 @@ class Torrent {
       if (got == "<EAGAIN>") continue;
       std::uint64_t& at = got_[1 - side];
       for (const char byte : got) {
-        if (byte != byte_at(1 - side, at++)) return false;
+        if (byte != cycle_byte(1 - side, at++)) return false;
       }
     }
     for (AgentStream* const stream : streams_) {
@@ -85,7 +85,7 @@ class Torrent {
   // To a channel that may go wrong, for a while, and back.
   bool cycle() {
     if (!work_until([&] { return begin(); })) return false;
-    auto [a, b] = make_shm_pair(kRing);
+    auto [a, b] = make_shm_pair(kSmallRing);
     pair_.a->channel_up(wrapped(std::move(a)), pair_.b_nonce);
     pair_.b->channel_up(wrapped(std::move(b)), pair_.a_nonce);
     const bool in_the_middle = below(5) == 0;
@@ -148,7 +148,7 @@ class Torrent {
   }
 
   std::mt19937 random_;
-  StreamPair pair_{kRing};
+  StreamPair pair_{kSmallRing};
   AgentStream* const streams_[2] = {pair_.a.get(), pair_.b.get()};
   std::uint64_t sent_[2] = {};
   std::uint64_t got_[2] = {};

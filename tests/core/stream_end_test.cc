@@ -327,13 +327,13 @@ TEST(StreamEnd, AShutdownOfReceivingDuringASwitchEndsThatThoughTheSwitchIsGivenU
 
 // Bytes in a ring that has been left come again over TCP: read there, they are not unread.
 TEST(StreamEnd, CloseDuringAReplayDeliversWhatWasSent) {
-  constexpr std::uint32_t kRing = 1 << 20;  // more than the kernel takes
-  StreamPair p(kRing);
+  constexpr std::uint32_t kLargeRing = 1 << 20;  // more than the kernel takes
+  StreamPair p(kLargeRing);
   const int small = 4608;
   setsockopt(p.a_fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
   p.promote();
-  const std::string much(kRing, 'x');
-  ASSERT_EQ(static_cast<ssize_t>(kRing), send_text(*p.a, much));
+  const std::string much(kLargeRing, 'x');
+  ASSERT_EQ(static_cast<ssize_t>(kLargeRing), send_text(*p.a, much));
   EXPECT_EQ(5, send_text(*p.b, "reply"));
   p.a->service();  // the reply is in its ring
   EXPECT_EQ(5, p.a->unread_bytes());
@@ -360,13 +360,13 @@ TEST(StreamEnd, CloseDuringAReplayDeliversWhatWasSent) {
 
 // Nobody but the peer knows how much was to come behind its RESUME.
 TEST(StreamEnd, APeerThatIsKilledDuringItsReplayHasNotEndedItsOutput) {
-  constexpr std::uint32_t kRing = 1 << 20;
-  StreamPair p(kRing);
+  constexpr std::uint32_t kLargeRing = 1 << 20;
+  StreamPair p(kLargeRing);
   const int small = 4608;
   setsockopt(p.a_fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
   p.promote();
-  const std::string much(kRing, 'x');
-  ASSERT_EQ(static_cast<ssize_t>(kRing), send_text(*p.a, much));
+  const std::string much(kLargeRing, 'x');
+  ASSERT_EQ(static_cast<ssize_t>(kLargeRing), send_text(*p.a, much));
   p.b->leave_channel(Reason::kOperator);
   ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kOnTcp; }));
   ASSERT_EQ(State::kResuming, p.a->state()) << "its replay must still be under way";

@@ -8,8 +8,6 @@
 namespace ringroad::test {
 namespace {
 
-constexpr auto kOnTcp = State::kOnTcp;
-
 // Right connection, right channel, wrong process: one end's stream, and a forger who holds the other
 // end of the channel but not of the TCP connection.
 struct Forged : StreamPair {

@@ -22,6 +22,9 @@
 
 namespace ringroad::test {
 
+inline constexpr State kOnTcp = State::kOnTcp;
+inline constexpr State kOnChannel = State::kOnChannel;
+
 class QuietHost final : public StreamHost {
  public:
   void attend(Stream&) noexcept override { ++attended; }

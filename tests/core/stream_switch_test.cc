@@ -12,9 +12,6 @@
 namespace ringroad::test {
 namespace {
 
-constexpr auto kOnTcp = State::kOnTcp;
-constexpr auto kOnChannel = State::kOnChannel;
-
 TEST(StreamSwitch, DeliversBytesSentBeforeTheSwitchFirst) {
   StreamPair p;
   EXPECT_EQ(6, send_text(*p.b, "before"));

@@ -14,8 +14,6 @@
 
 namespace ringroad::test {
 namespace {
-constexpr auto kOnTcp = State::kOnTcp;
-constexpr auto kOnChannel = State::kOnChannel;
 
 TEST(Stream, CarriesBytesOnTcpBeforePromotion) {
   StreamPair p;

@@ -15,7 +15,6 @@
 
 namespace ringroad::test {
 namespace {
-constexpr auto kOnChannel = State::kOnChannel;
 constexpr std::int64_t kTooLong = 20'000'000'000;
 
 TEST(Stream, AReceiveThatPollsEndsWithItsTimeOut) {

@@ -23,7 +23,7 @@ std::string nft(const std::string& policy, const std::vector<std::string>& rules
   return text + more + "]}";
 }
 
-const std::string kPort =
+const std::string kMatchPort =
     R"({"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":4791}},)";
 const std::string kPorts =
     R"({"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},)"
@@ -44,22 +44,22 @@ Kind judge(const std::string& text) {
 
 TEST(Nft, APolicyOfAcceptIsOpenUnlessARuleDropsThePort) {
   EXPECT_EQ(judge(nft("accept", {})), Kind::kOpen);
-  EXPECT_EQ(judge(nft("accept", {kPort + kDrop})), Kind::kFiltered);
+  EXPECT_EQ(judge(nft("accept", {kMatchPort + kDrop})), Kind::kFiltered);
   EXPECT_EQ(judge(nft("accept", {kPorts + R"({"reject":{"type":"icmp"}})"})), Kind::kFiltered);
   EXPECT_EQ(judge(nft("accept", {kOtherPort + kDrop})), Kind::kOpen);
 }
 
 TEST(Nft, APolicyOfDropIsOpenOnlyIfARuleAcceptsThePort) {
   EXPECT_EQ(judge(nft("drop", {})), Kind::kFiltered);
-  EXPECT_EQ(judge(nft("drop", {kPort + kAccept})), Kind::kOpen);
+  EXPECT_EQ(judge(nft("drop", {kMatchPort + kAccept})), Kind::kOpen);
   EXPECT_EQ(judge(nft("drop", {kPorts + kAccept})), Kind::kOpen);
   EXPECT_EQ(judge(nft("drop", {kOtherPort + kAccept})), Kind::kFiltered);
   EXPECT_EQ(judge(nft("drop", {kAccept})), Kind::kOpen);
 }
 
 TEST(Nft, TheFirstOfAcceptAndDropDecides) {
-  EXPECT_EQ(judge(nft("drop", {kPort + kDrop, kPort + kAccept})), Kind::kFiltered);
-  EXPECT_EQ(judge(nft("accept", {kPort + kAccept, kDrop})), Kind::kOpen);
+  EXPECT_EQ(judge(nft("drop", {kMatchPort + kDrop, kMatchPort + kAccept})), Kind::kFiltered);
+  EXPECT_EQ(judge(nft("accept", {kMatchPort + kAccept, kDrop})), Kind::kOpen);
 }
 
 TEST(Nft, AnAcceptBySomethingElseLeavesItUnknown) {
@@ -98,8 +98,8 @@ TEST(Nft, ChainsThatAreJumpedToCount) {
   const std::string chain =
       R"(,{"chain":{"family":"inet","table":"t","name":"roce"}},)"
       R"({"rule":{"family":"inet","table":"t","chain":"roce","expr":[)";
-  EXPECT_EQ(judge(nft("drop", {jump}, chain + kPort + kAccept + "]}}")), Kind::kOpen);
-  EXPECT_EQ(judge(nft("accept", {jump}, chain + kPort + kDrop + "]}}")), Kind::kFiltered);
+  EXPECT_EQ(judge(nft("drop", {jump}, chain + kMatchPort + kAccept + "]}}")), Kind::kOpen);
+  EXPECT_EQ(judge(nft("accept", {jump}, chain + kMatchPort + kDrop + "]}}")), Kind::kFiltered);
   // In a circle.
   EXPECT_EQ(judge(nft("drop", {jump}, chain + R"({"jump":{"target":"in"}})" + "]}}")),
             Kind::kFiltered);
@@ -123,35 +123,35 @@ std::string chain_x(const std::vector<std::string>& rules) {
 TEST(Nft, WhatAJumpAsksForIsAskedOfItsChainToo) {
   for (const std::string& jump : {kJump, kGoto}) {
     EXPECT_EQ(judge(nft("drop", {kFromDocker + jump}, chain_x({kAccept}))), Kind::kMaybe);
-    EXPECT_EQ(judge(nft("drop", {kFromDocker + jump}, chain_x({kPort + kAccept}))), Kind::kMaybe);
-    EXPECT_EQ(judge(nft("accept", {kFromDocker + jump}, chain_x({kPort + kDrop}))), Kind::kMaybe);
+    EXPECT_EQ(judge(nft("drop", {kFromDocker + jump}, chain_x({kMatchPort + kAccept}))), Kind::kMaybe);
+    EXPECT_EQ(judge(nft("accept", {kFromDocker + jump}, chain_x({kMatchPort + kDrop}))), Kind::kMaybe);
     EXPECT_EQ(judge(nft("accept", {kFromDocker + jump}, chain_x({kDrop}))), Kind::kMaybe);
-    EXPECT_EQ(judge(nft("drop", {kPort + jump}, chain_x({kAccept}))), Kind::kOpen);
-    EXPECT_EQ(judge(nft("accept", {kPort + jump}, chain_x({kDrop}))), Kind::kFiltered);
+    EXPECT_EQ(judge(nft("drop", {kMatchPort + jump}, chain_x({kAccept}))), Kind::kOpen);
+    EXPECT_EQ(judge(nft("accept", {kMatchPort + jump}, chain_x({kDrop}))), Kind::kFiltered);
     EXPECT_EQ(judge(nft("drop", {kOtherPort + jump}, chain_x({kAccept}))), Kind::kFiltered);
-    EXPECT_EQ(judge(nft("drop", {kFromDocker + jump, kPort + kAccept}, chain_x({kAccept}))),
+    EXPECT_EQ(judge(nft("drop", {kFromDocker + jump, kMatchPort + kAccept}, chain_x({kAccept}))),
               Kind::kOpen);
   }
 }
 
 TEST(Nft, ADropBeforeAJumpDecides) {
   EXPECT_EQ(judge(nft("accept", {kDrop, kJump}, chain_x({kAccept}))), Kind::kFiltered);
-  EXPECT_EQ(judge(nft("drop", {kPort + kDrop, kJump}, chain_x({kPort + kAccept}))),
+  EXPECT_EQ(judge(nft("drop", {kMatchPort + kDrop, kJump}, chain_x({kMatchPort + kAccept}))),
             Kind::kFiltered);
-  EXPECT_EQ(judge(nft("drop", {kJump, kDrop}, chain_x({kPort + kAccept}))), Kind::kOpen);
-  EXPECT_EQ(judge(nft("drop", {kJump, kPort + kAccept}, chain_x({kDrop}))), Kind::kFiltered);
+  EXPECT_EQ(judge(nft("drop", {kJump, kDrop}, chain_x({kMatchPort + kAccept}))), Kind::kOpen);
+  EXPECT_EQ(judge(nft("drop", {kJump, kMatchPort + kAccept}, chain_x({kDrop}))), Kind::kFiltered);
 }
 
 TEST(Nft, AGotoDoesNotComeBackAndAReturnEndsAChain) {
-  EXPECT_EQ(judge(nft("drop", {kGoto, kPort + kAccept}, chain_x({kOtherPort + kAccept}))),
+  EXPECT_EQ(judge(nft("drop", {kGoto, kMatchPort + kAccept}, chain_x({kOtherPort + kAccept}))),
             Kind::kFiltered);
-  EXPECT_EQ(judge(nft("drop", {kFromDocker + kGoto, kPort + kAccept}, chain_x({}))), Kind::kMaybe);
-  EXPECT_EQ(judge(nft("drop", {kJump, kPort + kAccept}, chain_x({kOtherPort + kAccept}))),
+  EXPECT_EQ(judge(nft("drop", {kFromDocker + kGoto, kMatchPort + kAccept}, chain_x({}))), Kind::kMaybe);
+  EXPECT_EQ(judge(nft("drop", {kJump, kMatchPort + kAccept}, chain_x({kOtherPort + kAccept}))),
             Kind::kOpen);
-  EXPECT_EQ(judge(nft("accept", {kJump}, chain_x({kPort + kReturn, kDrop}))), Kind::kOpen);
-  EXPECT_EQ(judge(nft("drop", {kReturn, kPort + kAccept})), Kind::kFiltered);
+  EXPECT_EQ(judge(nft("accept", {kJump}, chain_x({kMatchPort + kReturn, kDrop}))), Kind::kOpen);
+  EXPECT_EQ(judge(nft("drop", {kReturn, kMatchPort + kAccept})), Kind::kFiltered);
   EXPECT_EQ(judge(nft("accept", {kJump}, chain_x({kFromDocker + kReturn, kDrop}))), Kind::kMaybe);
-  EXPECT_EQ(judge(nft("drop", {kJump}, chain_x({kFromDocker + kReturn, kPort + kAccept}))),
+  EXPECT_EQ(judge(nft("drop", {kJump}, chain_x({kFromDocker + kReturn, kMatchPort + kAccept}))),
             Kind::kMaybe);
 }
 
@@ -182,13 +182,13 @@ TEST(Nft, VerdictMapsThatNoNewPacketOfAnotherHostMeetsDoNotCount) {
       R"({"set":[["established",{"accept":null}],["related",{"accept":null}],["invalid",{"drop":null}]]})");
   EXPECT_EQ(judge(nft("accept", {states})), Kind::kOpen);
   EXPECT_EQ(judge(nft("drop", {states})), Kind::kFiltered);
-  EXPECT_EQ(judge(nft("drop", {states, kPort + kAccept})), Kind::kOpen);
+  EXPECT_EQ(judge(nft("drop", {states, kMatchPort + kAccept})), Kind::kOpen);
   const std::string tcp = R"({"payload":{"protocol":"tcp","field":"dport"}})";
   EXPECT_EQ(judge(nft("drop", {vmap(tcp, R"("@services")")})), Kind::kFiltered);
   const std::string protocols =
       vmap(R"({"meta":{"key":"l4proto"}})",
            R"({"set":[["tcp",{"drop":null}],["udp",{"jump":{"target":"x"}}]]})");
-  EXPECT_EQ(judge(nft("drop", {protocols}, chain_x({kPort + kAccept}))), Kind::kOpen);
+  EXPECT_EQ(judge(nft("drop", {protocols}, chain_x({kMatchPort + kAccept}))), Kind::kOpen);
 }
 
 TEST(Nft, ChainsThatBranchAtEveryRuleComeToAnEnd) {
