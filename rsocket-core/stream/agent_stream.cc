@@ -231,7 +231,7 @@ void AgentStream::leave_channel(Reason reason) noexcept {
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
-    leave_or_give_up(reason);
+    leave_behind_token(reason);
   }
   attend();
 }
@@ -275,7 +275,7 @@ void AgentStream::keep_on_tcp(Reason reason) noexcept {
     if (operator_hold() == reason) return;
     retry_.set_hold(reason);
     // A stream whose peer has closed stays where it is: nobody would answer, and what it sent is here.
-    if (!peer_closed()) leave_or_give_up(reason);
+    if (!peer_closed()) leave_behind_token(reason);
     if (state() == State::kOnTcp && !retry_.stopped()) reason_ = reason;
   }
   publish_state();

@@ -159,7 +159,7 @@ bool Stream::demote_for_good(Reason reason, std::int64_t timeout_ns, bool can_be
     MutexLock rx(rx_mutex_);
     retry_.stop();
     if (reason == Reason::kFdPassed && share() != 0) host_->keep_share(share());
-    leave_or_give_up(reason);
+    leave_behind_token(reason);
     // It is for the kernel to give, unless nothing comes any more.
     if (remembers() && kernel_is_level() && !is_over()) forget_again();
     if (state() == State::kOnTcp) reason_ = reason;

@@ -364,6 +364,7 @@ void StreamTransitions::demote(Reason reason) noexcept {
   if (from != State::kSwitching && from != State::kOnChannel) return;
   if (!protocol_.may(SwitchEvent::kReturn)) return;
   leave_reason_ = reason;
+  leaves_behind_token_ = Reason::kNone;
   const bool answer = protocol_.promised();
   step(protocol_.resume_seen() ? StreamEvent::kPeerResume : StreamEvent::kLeave, reason);
   const SwitchActions todo = protocol_.apply(SwitchEvent::kReturn).value_or(SwitchActions());

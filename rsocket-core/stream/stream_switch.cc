@@ -207,6 +207,7 @@ void StreamTransitions::maybe_switched() noexcept {
   set_peer_reason(Reason::kNone);
   if (pending_shut_wr_) send_fin();
   if (app_closed_) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
+  if (leaves_behind_token_ != Reason::kNone) leave_or_give_up(leaves_behind_token_);
   wake_all();
 }
 
@@ -233,6 +234,22 @@ void StreamTransitions::abort_switch(Reason reason) noexcept {
   }
   settle_kernel_only();
   wake_all();
+}
+
+// The peer's token, and its RESUME behind it, will stand in the kernel behind bytes that the program has not
+// read, and perhaps a child or another program will. Once the token is here those bytes can be given back.
+bool StreamTransitions::token_comes_behind_unread() const noexcept {
+  return state() == State::kSwitching && protocol_.send() == SendState::kToken &&
+         protocol_.receive() == ReceiveState::kPromised && tcp_rx_ < boundary_ && !channel_->failed() &&
+         channel_->agreement().has(Feature::kGivenBack);
+}
+
+void StreamTransitions::leave_behind_token(Reason reason) noexcept {
+  if (token_comes_behind_unread()) {
+    leaves_behind_token_ = reason;
+  } else {
+    leave_or_give_up(reason);
+  }
 }
 
 void StreamTransitions::leave_or_give_up(Reason reason) noexcept {

@@ -7,8 +7,6 @@
 
 namespace ringroad::test {
 namespace {
-constexpr State kOnTcp = State::kOnTcp;
-
 short ready_now(Stream& s) {
   return s.plan_poll(POLLIN | POLLRDHUP, Stream::Arm::kNever).ready;
 }
@@ -127,6 +125,32 @@ TEST(StreamReturn, AnotherProcessGetsWhatIsUnreadAndNothingThatIsRead) {
 }
 
 // The kernel would reset a connection that is closed with bytes unread.
+// Where a fork meets a switch: the peer's token is on its way, behind bytes that a child will read.
+TEST(StreamReturn, AnotherProcessGetsWhatIsUnreadWhereASwitchIsGivenUpBetweenTheTokens) {
+  for (const std::string leaves : {"for a fork", "for good", "for an operator"}) {
+    StreamPair p;
+    const std::string unread(5000, 'u');
+    ASSERT_EQ(5000, send_text(*p.b, unread));
+    ASSERT_TRUE(readable(p.a_fd, 1000));
+    ASSERT_EQ(std::string(1000, 'u'), recv_text(*p.a, 1000));
+    p.start();
+    p.channels_up();
+    p.a->service();  // the connector writes its token
+    ASSERT_TRUE(readable(p.b_fd, 1000));
+    p.b->service();  // the listener reads it, and says where its own will stand
+    p.a->service();  // the connector promises not to read past that
+    ASSERT_EQ(State::kSwitching, p.a->state());
+    if (leaves == "for a fork") p.a->leave_channel(Reason::kFork);
+    if (leaves == "for good") p.a->demote_for_good(Reason::kFdPassed, 0);
+    if (leaves == "for an operator") p.a->keep_on_tcp(Reason::kOperator);
+    ASSERT_TRUE(p.pump_until([&] { return p.a->settled() && p.b->settled(); })) << leaves;
+    EXPECT_TRUE(both(p, kOnTcp)) << leaves;
+    std::string got(8192, ' ');
+    got.resize(static_cast<std::size_t>(::recv(p.a_fd, got.data(), got.size(), MSG_DONTWAIT)));
+    EXPECT_EQ(std::string(4000, 'u'), got) << leaves;
+  }
+}
+
 TEST(StreamReturn, WhatWasReadBeforeItCameAgainIsNotUnreadAtTheClose) {
   StreamPair p;
   p.promote();
