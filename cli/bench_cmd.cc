@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/benches.h"
 #include "cli/library_file.h"
 #include "cli/usage.h"
 
@@ -21,36 +22,12 @@ constexpr int kFailed = 1;
 // Debian's, which has the modules that the plots need.
 constexpr const char* kPython = "/usr/bin/python3";
 
-// An option that the bench's program reads; one without a `value` is a flag.
-struct Option {
-  const char* name;
-  const char* value;
-  const char* text;
-};
-
 struct Bench {
   const char* name;
   const char* what;
-  std::vector<Option> options;
   const char* more;
   // Else it reads what others have measured, and `more` is all of its help.
   bool measures = true;
-};
-
-// What every bench that measures takes.
-const std::vector<Option> kShared = {
-    {"--out", "DIR",
-     "folder for the report; a run that was interrupted goes on in it.\n"
-     "Default: ringroad-bench-NAME in the current folder"},
-    {"--inventory", "FILE", "the hosts, see below; default: both ends on this host"},
-    {"--rounds", "N", "how often each row is measured"},
-    {"--seconds", "N", "how long each measurement takes"},
-    {"--budget", "MINUTES", "no measurement begins after that; default: no limit"},
-    {"--quick", nullptr, "a short run: fewer rows and rounds, less time each"},
-    {"--awake", nullptr,
-     "no processor of the hosts halts meanwhile, as root, by the\n"
-     "kernel's /dev/cpu_dma_latency: for hosts where waking one\n"
-     "takes longer than a message"},
 };
 
 constexpr const char* kSharedHelp =
@@ -81,71 +58,22 @@ constexpr const char* kExits =
 const std::vector<Bench> kBenches = {
     {"oltp",
      "MariaDB or MySQL under sysbench's OLTP workloads, by each carrier",
-     {
-         {"--server", "PROGRAM",
-          "mariadbd, mysqld or a path of either, on the server's host; a\n"
-          "script that executes one is a path too; default: mariadbd"},
-         {"--workloads", "LIST",
-          "of point_select,read_only,read_write,update_index,write_only;\n"
-          "default: all of them"},
-         {"--threads", "LIST", "numbers of connections; default: 1,4,16,64,256"},
-         {"--threading", "LIST",
-          "of connection (the server has a thread for each) and pool;\n"
-          "default: both, if the server has a pool; MySQL's is a plugin"},
-         {"--tables", "N", "sysbench's tables; default: 2"},
-         {"--table-size", "N", "rows in each of them; default: 10000"},
-         {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc,unix; default: all of them"},
-     },
      "Each carrier has a throw-away server of its own, in memory, on a copy of the\n"
      "same data; those that are not under load are stopped meanwhile. A measured window\n"
      "begins when all connections are on their carrier.\n"},
     {"net",
      "What a connection itself costs: ping-pong, streams, small messages, connecting",
-     {
-         {"--measures", "LIST",
-          "of pingpong-block,pingpong-epoll,stream,rate,connections,\n"
-          "promotions; default: all of them"},
-         {"--sizes", "LIST",
-          "bytes of a ping-pong's messages;\n"
-          "default: 1,64,512,4096,16384,65536"},
-         {"--connections", "N", "what many connections are; default: 16"},
-         {"--apart", nullptr,
-          "each end has half of this host's processors for itself, so that\n"
-          "the scheduler does not put both on one in some of the rounds"},
-         {"--carriers", "LIST",
-          "of tcp,rdma,shm,rsockets,smc,rdma-polls,rdma-sleeps,shm-polls,\n"
-          "shm-sleeps,unix and perftest's write,send,events;\n"
-          "default: all of them"},
-     },
      "Ringroad's connections are on their channel before what is measured begins; -polls and\n"
      "-sleeps are those of a policy with spin = \"100ms\" and \"0us\". Raw verbs need perftest\n"
      "on both hosts.\n"},
     {"redis",
      "Redis under redis-benchmark, by each carrier",
-     {
-         {"--commands", "LIST", "of get,set; default: both"},
-         {"--clients", "LIST", "numbers of connections; default: 1,16,64"},
-         {"--pipeline", "LIST",
-          "how many requests a client sends before it waits for answers;\n"
-          "default: 1,16"},
-         {"--value", "BYTES", "how long the values are; default: 64"},
-         {"--carriers", "LIST", "of tcp,rdma,shm,rsockets,smc,unix; default: all of them"},
-     },
      "Each carrier has a throw-away Redis server of its own, with a password of its own, that\n"
      "keeps nothing on a disk.\n"
      "Ringroad's connections are promoted from their first message on; a row says how much of\n"
      "what was sent went over the channel.\n"},
     {"model",
      "What a network card would make of the costs that the others measured on one host",
-     {
-         {"--net", "DIR", "results of bench net; default: ringroad-bench-net"},
-         {"--oltp", "DIR", "results of bench oltp; default: ringroad-bench-oltp"},
-         {"--shm-instructions", "N", "of a message over shared memory: cost.stream_shm"},
-         {"--verbs-instructions", "N", "of a message over a queue pair: cost.stream_verbs"},
-         {"--instructions-per-s", "N", "the rate at which this host works the former off"},
-         {"--latency", "TIME", "of a one-sided write by the card; default: 4.8us"},
-         {"--bandwidth", "RATE", "of the card; default: 93.4Gb/s"},
-     },
      "A query over TCP on this host less TCP's software is the database's own work. With\n"
      "Ringroad's software in its place, and the latency and the bandwidth of a card, it is\n"
      "what the query would cost there. The software is that of ping-pongs of as many bytes:\n"
@@ -216,19 +144,19 @@ int run(const std::string& name, const std::vector<std::string>& words) {
   return fail(std::string(kPython) + ": " + strerrordesc_np(errno));
 }
 
-void add_options(CLI::App& command, const std::vector<Option>& options,
+void add_options(CLI::App& command, const std::vector<BenchOption>& options,
                  const std::shared_ptr<std::vector<std::string>>& words) {
-  for (const Option& option : options) {
+  for (const BenchOption& option : options) {
     const std::string name = option.name;
-    if (option.value == nullptr) {
+    if (option.value.empty()) {
       command.add_flag_callback(
-          name, [words, name] { words->push_back(name); }, option.text);
+          name, [words, name] { words->push_back(name); }, option.help);
       continue;
     }
     command
         .add_option_function<std::string>(
             name, [words, name](const std::string& value) { words->push_back(name + "=" + value); },
-            option.text)
+            option.help)
         ->option_text(option.value);
   }
 }
@@ -245,8 +173,8 @@ void add_bench_command(CLI::App& app, int& exit_status) {
     CLI::App* sub = command->add_subcommand(bench.name, bench.what);
     set_usage(*sub, std::string("ringroad bench ") + bench.name + " [OPTIONS]");
     sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    add_options(*sub, bench.options, words);
-    if (bench.measures) add_options(*sub, kShared, words);
+    add_options(*sub, bench_options(bench.name), words);
+    if (bench.measures) add_options(*sub, bench_options("shared"), words);
     sub->footer(!bench.measures
                     ? bench.more
                     : std::string(bench.more) + kSharedHelp + "\nExamples:\n  ringroad bench " +

@@ -47,7 +47,7 @@ install(FILES ${ringroad_source}/integration/__init__.py COMPONENT tool
 foreach(part bench lib)
   install(DIRECTORY ${ringroad_source}/integration/${part} COMPONENT tool
           DESTINATION ${CMAKE_INSTALL_DATADIR}/ringroad/integration
-          FILES_MATCHING PATTERN "*.py" PATTERN "*.lua" PATTERN "*.c"
+          FILES_MATCHING PATTERN "*.py" PATTERN "*.lua" PATTERN "*.c" PATTERN "*.json"
           PATTERN "test_*" EXCLUDE PATTERN "testdata" EXCLUDE PATTERN "net_load" EXCLUDE
           PATTERN "__pycache__" EXCLUDE)
 endforeach()

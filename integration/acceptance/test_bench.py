@@ -164,7 +164,7 @@ def test_wrong_arguments_are_named(tmp_path, words, said):
     assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["oltp", "net", "redis"])
+@pytest.mark.parametrize("name", ["oltp", "net", "redis", "model"])
 def test_the_help_has_the_options_that_there_are(name):
     def options_of(text):
         return set(re.findall(r"--[a-z][\w-]*", text))
@@ -173,6 +173,6 @@ def test_the_help_has_the_options_that_there_are(name):
                       .partition("\n\n")[0])
     taken = options_of(subprocess.run(
         [sys.executable, "-c",
-         f"from integration.bench import run, {name}\nrun.parser_of({name}.BENCH).print_help()"],
+         f"from integration.bench import arguments\narguments.parser_of('{name}').print_help()"],
         cwd=support.ROOT, check=True, text=True, capture_output=True).stdout)
     assert told - {"--help"} == taken - {"--ringroad"}

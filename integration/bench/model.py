@@ -10,15 +10,12 @@ pair. Every number is measured or on the command line; what is neither is an ass
 printed with the side that it flatters.
 """
 
-import argparse
 import itertools
-import math
 import statistics
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
-from integration.bench import net, oltp, ratios, report, results, run
+from integration.bench import arguments, net, oltp, ratios, report, results, run
 
 INCOMPLETE, WRONG = 1, 2
 # How the ends of bench net wait, for the threading of the server of bench oltp.
@@ -355,27 +352,8 @@ def markdown(tables, reasons, facts, remarks):
 
 # ---- the command
 
-def quantity(text, unit):
-    try:
-        number = float(text.removesuffix(unit))
-    except ValueError:
-        number = 0
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"\"{text}\" is not a positive number" +
-                                         (f" of {unit}" if unit else ""))
-    return number
-
-
 def parse(words):
-    parser = argparse.ArgumentParser(prog="ringroad bench model", add_help=False, allow_abbrev=False)
-    parser.add_argument("--ringroad")  # as every bench is told
-    parser.add_argument("--net", type=Path, default=Path("ringroad-bench-net"))
-    parser.add_argument("--oltp", type=Path, default=Path("ringroad-bench-oltp"))
-    # What perftest's ib_write_lat and ib_write_bw were reported to say of a ConnectX-5 at 100 GbE.
-    parser.add_argument("--latency", type=lambda text: quantity(text, "us"), default="4.8us")
-    parser.add_argument("--bandwidth", type=lambda text: quantity(text, "Gb/s"), default="93.4Gb/s")
-    for name in COUNTED:
-        parser.add_argument(name, type=lambda text: quantity(text, ""))
+    parser = arguments.parser_of("model")
     options = parser.parse_args(words)
     for name in COUNTED:
         if getattr(options, name[2:].replace("-", "_")) is None:

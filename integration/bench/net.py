@@ -7,7 +7,7 @@
 
 from dataclasses import dataclass
 
-from integration.bench import carriers, hosts, meters, run, targets
+from integration.bench import arguments, carriers, hosts, meters, run, targets
 from integration.bench.meters import COSTS, P50, P99, RATE
 from integration.bench.report import Metric
 from integration.lib import ringroad
@@ -19,10 +19,9 @@ MEASURES = {"pingpong-block": ("pingpong", "block"), "pingpong-epoll": ("pingpon
 # What the load is told to do; a rate is a stream of small messages.
 KINDS = {"pingpong": "pingpong", "stream": "stream", "rate": "stream", "connections": "queries",
          "promotions": "queries"}
-SIZES = [1, 64, 512, 4096, 16384, 65536]
+SIZES = arguments.default("net", "--sizes")
 QUICK_SIZES = [64, 4096]
 SMALL, LARGE = 64, 65536
-MANY = 16
 # Operations of a first run, from which the length of the measured one follows, and bounds of that.
 # More connections than that could run out of ports.
 FIRST = {"pingpong": 100, "stream": 50, "rate": 1000, "connections": 20, "promotions": 20}
@@ -60,7 +59,7 @@ APART = ("Each end had half of the processors for itself (--apart): in no figure
 class Net(run.Bench):
     name = "net"
     title = "Connections: TCP, Ringroad, its rivals and raw verbs"
-    carriers = tuple(carrier.name for carrier in carriers.ALL)
+    carriers = arguments.choices("net", "--carriers")
     packages = {"server": {"ip": "iproute2"}, "client": {"ip": "iproute2"}}
     groups, rows, field = ("measure", "wait", "connections"), ("size",), "size"
     references = ("tcp", "write", "events")
@@ -88,13 +87,6 @@ class Net(run.Bench):
         super().__init__(place, options, say)
         self._idle_packets_per_s = None
         self._raw_first = {}
-
-    @staticmethod
-    def add_options(parser):
-        parser.add_argument("--measures", type=run.one_or_more(tuple(MEASURES)))
-        parser.add_argument("--sizes", type=run.numbers)
-        parser.add_argument("--connections", type=run.positive, default=MANY)
-        parser.add_argument("--apart", action="store_true")
 
     @staticmethod
     def complete(options):

@@ -8,18 +8,17 @@
 import os
 from dataclasses import dataclass
 
-from integration.bench import carriers, hosts, phase, run
+from integration.bench import arguments, hosts, phase, run
 from integration.bench.report import Metric
 from integration.lib import mariadb, ringroad
 
-WORKLOADS = ("point_select", "read_only", "read_write", "update_index", "write_only")
-THREADINGS = ("connection", "pool")
-THREADS = [1, 4, 16, 64, 256]
+WORKLOADS = arguments.choices("oltp", "--workloads")
+THREADINGS = arguments.choices("oltp", "--threading")
+THREADS = arguments.default("oltp", "--threads")
 # Of servers of other names. Where a path leads to shows when it is asked for its version.
 PACKAGES = {"mysqld": {"mysqld": "mysql-server", "mysql": "mysql-client"}}
 QUICK = {"workloads": ["point_select", "read_write"], "threads": [1, 16],
          "threading": ["connection"]}
-TABLES, TABLE_SIZE = 2, 10000
 SEED = 20240229
 # Seconds of light statements at least before each measured window. In an emulated machine a
 # promotion takes longer.
@@ -50,7 +49,7 @@ class Oltp(run.Bench):
                            "mariadb-install-db": "mariadb-server", "sysbench": "sysbench",
                            "ip": "iproute2"},
                 "client": {"sysbench": "sysbench", "ip": "iproute2"}}
-    carriers = (*carriers.NAMES, "unix")
+    carriers = arguments.choices("oltp", "--carriers")
     groups, rows, field = ("threading", "workload"), ("threads",), "threads"
     metrics = (TPS, Metric("p50_ms", "p50 ms", 3), P95, Metric("p99_ms", "p99 ms", 3),
                Metric("server_cpu_us_per_query", "server us/query", 1, False, True),
@@ -88,15 +87,6 @@ class Oltp(run.Bench):
             return cls.packages
         common = {"sysbench": "sysbench", "ip": "iproute2"}
         return {"server": {**PACKAGES.get(options.server, {}), **common}, "client": common}
-
-    @staticmethod
-    def add_options(parser):
-        parser.add_argument("--server", default=mariadb.PROGRAM)
-        parser.add_argument("--workloads", type=run.one_or_more(WORKLOADS))
-        parser.add_argument("--threads", type=run.numbers)
-        parser.add_argument("--threading", type=run.one_or_more(THREADINGS))
-        parser.add_argument("--tables", type=run.positive, default=TABLES)
-        parser.add_argument("--table-size", type=run.positive, default=TABLE_SIZE)
 
     @staticmethod
     def complete(options):

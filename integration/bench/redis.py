@@ -7,13 +7,12 @@
 import secrets
 from dataclasses import dataclass
 
-from integration.bench import hosts, meters, run
-from integration.bench import carriers as every
+from integration.bench import arguments, hosts, meters, run
 from integration.bench.meters import COSTS, P50, P99, RATE
 from integration.bench.report import Metric
 
-COMMANDS = ("get", "set")
-CLIENTS, PIPELINES, VALUE = [1, 16, 64], [1, 16], 64
+COMMANDS = arguments.choices("redis", "--commands")
+CLIENTS, PIPELINES = arguments.default("redis", "--clients"), arguments.default("redis", "--pipeline")
 QUICK = {"commands": ["get"], "clients": [1, 16], "pipeline": [1]}
 # From the rate of a first run of so many requests (and of a second of SHORT_S, where the first was shorter)
 # follows how many the measured run has, within bounds.
@@ -28,7 +27,7 @@ CHANNEL = Metric("channel_percent", "channel %", 2)
 class Redis(run.Bench):
     name = "redis"
     title = "Redis: TCP, Ringroad, its rivals and a Unix socket"
-    carriers = (*every.NAMES, "unix")
+    carriers = arguments.choices("redis", "--carriers")
     packages = {"server": {"redis-server": "redis-server", "ip": "iproute2"},
                 "client": {"redis-benchmark": "redis-tools", "ip": "iproute2"}}
     groups, rows, field = ("command", "pipeline"), ("clients",), "clients"
@@ -50,13 +49,6 @@ class Redis(run.Bench):
     def __init__(self, place, options, say):
         super().__init__(place, options, say)
         self._idle_packets_per_s = None
-
-    @staticmethod
-    def add_options(parser):
-        parser.add_argument("--commands", type=run.one_or_more(COMMANDS))
-        parser.add_argument("--clients", type=run.numbers)
-        parser.add_argument("--pipeline", type=run.numbers)
-        parser.add_argument("--value", type=run.positive, default=VALUE)
 
     @staticmethod
     def complete(options):

@@ -5,14 +5,12 @@
 A bench describes itself as a Bench; this module does the rest, the same for each of them.
 """
 
-import argparse
 import math
 import statistics
 import sys
 import time
-from pathlib import Path
 
-from integration.bench import carriers, hosts, plots, report, results
+from integration.bench import arguments, carriers, hosts, plots, report, results
 from integration.lib import processes
 
 FAILED, WRONG = 1, 2
@@ -58,10 +56,6 @@ class Bench:
 
     def __init__(self, place, options, say):
         self.place, self.options, self.say = place, options, say
-
-    @staticmethod
-    def add_options(parser):
-        """The options that only this bench has; cli/bench_cmd.cc has their help."""
 
     @classmethod
     def programs(cls, _options):
@@ -134,26 +128,10 @@ def busy_remarks(figures):
             "host.**"]
 
 
-def parser_of(bench):
-    parser = argparse.ArgumentParser(prog=f"ringroad bench {bench.name}", add_help=False,
-                                     allow_abbrev=False)
-    parser.add_argument("--ringroad", default="ringroad")
-    parser.add_argument("--out", type=Path, default=Path(f"ringroad-bench-{bench.name}"))
-    parser.add_argument("--inventory", type=Path)
-    parser.add_argument("--carriers", type=one_or_more(bench.carriers),
-                        default=list(bench.carriers))
-    parser.add_argument("--rounds", type=positive)
-    parser.add_argument("--seconds", type=positive)
-    parser.add_argument("--budget", type=float, default=0)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--awake", action="store_true")
-    bench.add_options(parser)
-    return parser
-
-
 def parse(bench, words):
-    parser = parser_of(bench)
+    parser = arguments.parser_of(bench.name)
     options = parser.parse_args(words)
+    options.carriers = options.carriers or list(bench.carriers)
     if report.REFERENCE not in options.carriers:
         parser.error("--carriers: tcp must be among them, the others are compared with it")
     options.rounds = options.rounds or bench.rounds[options.quick]
@@ -164,30 +142,6 @@ def parse(bench, words):
         parser.error(str(problem))
     options.out = options.out.absolute()
     return options
-
-
-def one_or_more(names):
-    """A type of arguments: words of `names`, joined by commas."""
-    def split(text):
-        words = text.split(",")
-        for word in words:
-            if word not in names:
-                raise argparse.ArgumentTypeError(f"there is no \"{word}\"; there are "
-                                                 f"{', '.join(names)}")
-        return [name for name in names if name in words]
-    return split
-
-
-def positive(text):
-    number = int(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return number
-
-
-def numbers(text):
-    """A type of arguments: positive numbers, joined by commas."""
-    return sorted({positive(word) for word in text.split(",")})
 
 
 def main(bench, words):

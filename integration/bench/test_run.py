@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from integration.bench import awake, run
+from integration.bench import arguments, awake, run
 
 ROOT = Path(__file__).parents[2]
+arguments.DECLARED["counted"] = [arguments.declared("oltp", "--carriers")]
 
 
 class Nothing:

@@ -244,6 +244,7 @@ bool StreamTransitions::token_comes_behind_unread() const noexcept {
          channel_->agreement().has(Feature::kGivenBack);
 }
 
+// leave_or_give_up() for this process's own reasons, which have the time that a switch takes.
 void StreamTransitions::leave_behind_token(Reason reason) noexcept {
   if (token_comes_behind_unread()) {
     leaves_behind_token_ = reason;

@@ -94,7 +94,6 @@ class StreamTransitions : public StreamOptions {
   void maybe_switched() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void abort_switch(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void leave_or_give_up(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
-  // The same for this process's own reasons, which have the time that a switch takes.
   void leave_behind_token(Reason reason) noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool token_comes_behind_unread() const noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   // Takes in what the channel brings.
@@ -224,8 +223,7 @@ class StreamTransitions : public StreamOptions {
   bool closed_in_use_ = false;     // while a call was inside, for which the file stays open
   bool resets_if_killed_ = false;  // the socket has our SO_LINGER, not the program's
   bool follows_ = false;           // our FIN came after such a one
-  Reason leave_reason_ = Reason::kNone;
-  Reason leaves_behind_token_ = Reason::kNone;  // as soon as the peer's token is read
+  Reason leave_reason_ = Reason::kNone, leaves_behind_token_ = Reason::kNone;
   linger linger_of_program_{};
   std::uint64_t peer_s_ = 0;
   std::uint64_t peer_consumed_ = 0;  // from the peer's RESUME
