@@ -18,10 +18,8 @@ namespace ringroad::cli {
 namespace {
 
 using nlohmann::ordered_json;
-using policy::Endpoint;
 using policy::LoadResult;
 using policy::Policy;
-using policy::Role;
 using policy::Settings;
 using policy::Via;
 

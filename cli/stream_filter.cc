@@ -1,16 +1,15 @@
 #include "cli/stream_filter.h"
 
-#include <arpa/inet.h>
 #include <fnmatch.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <limits>
 #include <string_view>
 #include <utility>
 
 #include "cli/text.h"
+#include "policy/prefix.h"
 
 namespace ringroad::cli {
 namespace {
@@ -169,33 +168,14 @@ Carrier carrier_named(const std::string& word) {
 // ---- Addresses
 
 struct Net {
-  std::array<std::uint8_t, 16> address{};
-  unsigned bits = 0;  // of 128
-  std::optional<bool> v4;  // of an address
+  std::optional<policy::Prefix> prefix;  // none: every address
   std::optional<std::uint16_t> port;
 
   bool holds(const Endpoint& endpoint) const {
     if (port && *port != endpoint.port) return false;
-    if (v4 && *v4 != endpoint.is_v4()) return false;
-    for (unsigned i = 0; i < bits; ++i) {
-      const unsigned mask = 0x80U >> (i % 8);
-      if (((address[i / 8] ^ endpoint.addr[i / 8]) & mask) != 0) return false;
-    }
-    return true;
+    return !prefix || prefix->contains(endpoint.addr);
   }
 };
-
-bool parse_ip(const std::string& text, Net& net, unsigned& family_bits) {
-  in_addr v4;
-  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
-    net.address[10] = net.address[11] = 0xff;
-    std::memcpy(net.address.data() + 12, &v4, sizeof v4);
-    family_bits = 32;
-    return true;
-  }
-  family_bits = 128;
-  return inet_pton(AF_INET6, text.c_str(), net.address.data()) == 1;
-}
 
 // 10.9.0.1, 10.9.0.0/16, 10.9.0.1:3306, fd00::/64, [fd00::1]:3306, :3306, *:3306
 Net net_of(const std::string& word) {
@@ -224,18 +204,17 @@ Net net_of(const std::string& word) {
   }
   if ((address.empty() && net.port) || address == "*") return net;
   const std::size_t slash = address.find('/');
-  unsigned family_bits = 0;
-  if (!parse_ip(address.substr(0, slash), net, family_bits)) throw wrong;
-  unsigned bits = family_bits;
+  const std::optional<Address> first = Address::parse(address.substr(0, slash));
+  if (!first) throw wrong;
+  unsigned length = first->bits();
   if (slash != std::string::npos) {
+    // "::ffff:10.9.0.0/112" counts the bits of the IPv6 spelling.
+    const unsigned mapped_bits = first->is_v4() && address.find(':') < slash ? 96U : 0U;
     const std::optional<std::uint16_t> given = port_of(std::string_view(address).substr(slash + 1));
-    if (!given || *given > family_bits) throw wrong;
-    bits = *given;
+    if (!given || *given < mapped_bits || *given - mapped_bits > length) throw wrong;
+    length = *given - mapped_bits;
   }
-  net.bits = 128 - family_bits + bits;
-  Endpoint given;
-  given.addr = net.address;
-  net.v4 = given.is_v4() && net.bits >= 96;
+  net.prefix = policy::Prefix::of(*first, length);
   return net;
 }
 

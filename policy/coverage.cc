@@ -94,9 +94,11 @@ bool subtract(const Box& box, Roles roles, const Prefix& subnet, PortRange ports
   rest.ports = {first, last};
   // Walking from the box's prefix down to the subnet, the other branch is left at every step.
   for (unsigned depth = box.subnet.length; depth < subnet.length; ++depth) {
-    Address other = subnet.addr;
-    other.bytes[depth / 8] ^= static_cast<std::uint8_t>(0x80U >> (depth % 8U));
-    rest.subnet = Prefix::of(other, depth + 1);
+    rest.subnet = Prefix::of(subnet.addr, depth + 1);
+    rest.subnet.addr.flip(depth);
+    if (rest.subnet.addr.is_v4() != subnet.addr.is_v4()) {
+      continue;  // ::ffff:0:0/96, where no IPv6 address is
+    }
     left.push_back(rest);
   }
   return true;

@@ -32,7 +32,7 @@ std::string without_spaces(std::string_view text) {
 // 255.255.255.0 is 24; none if the set bits are not all in front.
 std::optional<unsigned> length_of_netmask(std::string_view text) noexcept {
   const std::optional<Address> mask = Address::parse(text);
-  if (!mask || mask->family != ProcessGroup::kIpv4) {
+  if (!mask || !mask->is_v4()) {
     return std::nullopt;
   }
   unsigned length = 0;
@@ -80,7 +80,7 @@ std::optional<Prefix> parse_subnet(std::string_view text, Complaint& complaint) 
   }
 
   // "::ffff:10.0.0.0/104" counts the bits of the IPv6 spelling.
-  const bool mapped = address->family == ProcessGroup::kIpv4 && text.find(':') < slash;
+  const bool mapped = address->is_v4() && text.find(':') < slash;
   const unsigned mapped_bits = mapped ? 96U : 0U;
   const unsigned longest = address->bits() + mapped_bits;
   const std::string_view length_text = text.substr(slash + 1);

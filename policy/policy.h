@@ -16,10 +16,12 @@
 #include <string_view>
 #include <vector>
 
-#include "policy/address.h"
 #include "policy/error.h"
+#include "policy/prefix.h"
 #include "policy/program.h"
 #include "policy/settings.h"
+#include "rsocket-core/net/endpoint.h"
+#include "rsocket-core/net/role.h"
 
 namespace ringroad::policy {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "policy/address.h"
+#include "policy/prefix.h"
 #include "policy/program.h"
 #include "policy/settings.h"
 

@@ -16,14 +16,4 @@ std::string_view to_string(Via via) noexcept {
   return "";
 }
 
-std::string_view to_string(Role role) noexcept {
-  switch (role) {
-    case Role::kConnect:
-      return "connect";
-    case Role::kAccept:
-      return "accept";
-  }
-  return "";
-}
-
 }  // namespace ringroad::policy

@@ -10,17 +10,15 @@
 #include <string>
 #include <string_view>
 
-namespace ringroad::policy {
+#include "rsocket-core/net/role.h"
 
-// The end of the connection that is being asked about.
-enum class Role : std::uint8_t { kConnect, kAccept };
+namespace ringroad::policy {
 
 // kAuto: shared memory if the peer is on this host, else RDMA.
 enum class Via : std::uint8_t { kTcp, kRdma, kShm, kAuto };
 
-// The words of the policy file: "tcp", "rdma", "shm", "auto"; "connect", "accept".
+// The words of the policy file: "tcp", "rdma", "shm", "auto".
 std::string_view to_string(Via via) noexcept;
-std::string_view to_string(Role role) noexcept;
 
 constexpr std::uint32_t kDefaultRingBytes = 256U << 10;
 constexpr std::uint32_t kSmallestRingBytes = 4U << 10;

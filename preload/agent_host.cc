@@ -29,7 +29,7 @@ void ProcessHost::take_policy_events(int watch_fd) noexcept { policy_file::take_
 
 bool ProcessHost::reload_policy(int watch_fd) noexcept { return policy_loading::reload(watch_fd); }
 
-bool ProcessHost::allows(StreamRole role, const FourTuple& tuple) noexcept {
+bool ProcessHost::allows(Role role, const FourTuple& tuple) noexcept {
   return policy_lookup::allows(role, tuple);
 }
 

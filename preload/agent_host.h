@@ -18,7 +18,7 @@ class ProcessHost final : public AgentHost {
   int watch_policy() noexcept override;
   void take_policy_events(int watch_fd) noexcept override;
   bool reload_policy(int watch_fd) noexcept override;
-  bool allows(StreamRole role, const FourTuple& tuple) noexcept override;
+  bool allows(Role role, const FourTuple& tuple) noexcept override;
   unsigned max_channels() noexcept override;
   // Also called by a thread that forks or gives the process to the kernel.
   bool materialise(Deferred which, const Endpoint& remote) noexcept override;

@@ -56,7 +56,7 @@ StreamPtr stream_of(int fd, const FdEntry& socket, const DeferredUse& early) noe
 
 }  // namespace
 
-bool begin(int fd, StreamRole role, const Endpoint& remote, const policy::Settings& rule,
+bool begin(int fd, Role role, const Endpoint& remote, const policy::Settings& rule,
            bool nonblocking, unsigned forks) noexcept {
   Agent* agent = process_state::existing_agent();
   if (agent == nullptr || !agent->may_tell_later() || !lets_begin(rule)) return false;
@@ -113,7 +113,7 @@ bool materialise(AgentHost::Deferred which, const Endpoint& remote) noexcept {
     if (!socket.is(Kind::kDeferred)) continue;
     const bool asked_for = which == Deferred::kAll ||
                            (which == Deferred::kOld && socket->old.exchange(true)) ||
-                           (which == Deferred::kAccepted && socket->role == StreamRole::kAccept &&
+                           (which == Deferred::kAccepted && socket->role == Role::kAccept &&
                             socket->endpoint.addr == remote.addr &&
                             socket->endpoint.port == remote.port);
     if (asked_for) {
@@ -170,7 +170,7 @@ enum class Call : std::uint8_t { kSends, kReceives, kWaitsToReceive };
 // sent.
 bool may_enter(const FdEntry& socket, Call call) noexcept {
   if (call != Call::kWaitsToReceive) return true;
-  return socket.role == StreamRole::kAccept
+  return socket.role == Role::kAccept
              ? socket.use.made() == 0
              : socket.last_sender.load(std::memory_order_relaxed) == &signals::thread_state;
 }
@@ -262,7 +262,7 @@ bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result
     return false;
   }
   const SocketRef socket = fd_table::find(fd);
-  if (!socket.is(Kind::kDeferred) || socket->role != StreamRole::kAccept || socket->nonblocking) {
+  if (!socket.is(Kind::kDeferred) || socket->role != Role::kAccept || socket->nonblocking) {
     return false;
   }
   const int saved = errno;

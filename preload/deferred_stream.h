@@ -16,7 +16,7 @@ namespace ringroad::preload::deferred_stream {
 // Makes `fd`, which has just been connected, or accepted from `remote`, a deferred one of `rule`.
 // False: it cannot be one, and is to be a stream at once. `forks`: from before it was made.
 // `nonblocking`: it was accepted so.
-bool begin(int fd, StreamRole role, const Endpoint& remote, const policy::Settings& rule,
+bool begin(int fd, Role role, const Endpoint& remote, const policy::Settings& rule,
            bool nonblocking, unsigned forks) noexcept;
 // Makes it a stream. False: it is none, and the table does not know the number any more. REQUIRES:
 // it is kDeferred, or was.

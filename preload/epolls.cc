@@ -379,7 +379,7 @@ void share_with_child(EpollSet& set, ProcessGroup& family, ProcessGroup::Member 
     static_assert(sizeof(Nonce) <= sizeof name.remote.addr);
     Nonce drawn{};
     if (!make_nonce(drawn)) return;
-    std::memcpy(name.remote.addr.data(), drawn.data(), sizeof drawn);
+    std::memcpy(name.remote.addr.bytes.data(), drawn.data(), sizeof drawn);
     set.set_share(family.enter(name));
   }
   if (set.share() != 0 && (member == 0 || !family.add(set.share(), member))) family.keep(set.share());

@@ -158,7 +158,7 @@ SocketRef insert_instance(int fd, std::shared_ptr<EpollSet> epoll) noexcept {
   return socket;
 }
 
-SocketRef insert_deferred(int fd, StreamRole role, const Endpoint& remote,
+SocketRef insert_deferred(int fd, Role role, const Endpoint& remote,
                           const policy::Settings& rule, unsigned limit, bool nonblocking,
                           unsigned forks) noexcept {
   if (!in_range(fd)) return {};

@@ -48,7 +48,7 @@ struct FdEntry {
   bool kept_for_exec = false;  // by fork_exec.h
   std::atomic<bool> forked{false};  // kConnecting, kDeferred: a child, or the parent, has it too
   FourTuple tuple;             // kInherited, as config
-  StreamRole role = StreamRole::kConnect;  // kInherited, kDeferred
+  Role role = Role::kConnect;  // kInherited, kDeferred
   // kDeferred. The rule outlives it, as policies do.
   DeferredSelector use;
   WaitList waiters;
@@ -196,7 +196,7 @@ void end_stale_entry(int fd) noexcept;
 SocketRef insert(int fd, FdEntry::Kind kind) noexcept;
 // As insert(), of a connection that has not been used yet. `remote`: its peer; `limit`: it becomes a stream
 // with this use; `forks`: how many there had been before it was made, so that one of since is known of.
-SocketRef insert_deferred(int fd, StreamRole role, const Endpoint& remote,
+SocketRef insert_deferred(int fd, Role role, const Endpoint& remote,
                           const policy::Settings& rule, unsigned limit, bool nonblocking,
                           unsigned forks) noexcept;
 // An epoll instance that has no streams yet. Null also where `fd` is managed: the caller has locks, and

@@ -1,6 +1,5 @@
 #include "preload/policy_lookup.h"
 
-#include <array>
 #include <cstdint>
 
 #include "preload/policy_file.h"
@@ -18,31 +17,22 @@ const char* called_name = "";
 struct Found {
   const policy::Policy* policy = nullptr;
   const policy::Settings* rule = nullptr;
-  std::array<std::uint8_t, 16> remote{};
+  Address remote;
   std::uint16_t port = 0;
 };
 constinit thread_local Found found[2] __attribute__((tls_model("initial-exec")));
 
-policy::Endpoint to_policy(const Endpoint& endpoint) noexcept {
-  policy::Endpoint out;
-  out.addr = endpoint.is_v4() ? policy::Address::from_ipv4(endpoint.addr.data() + 12)
-                              : policy::Address::from_ipv6(endpoint.addr.data());
-  out.port = endpoint.port;
-  return out;
-}
-
 // Null: no rule is for it.
-const policy::Settings* rule_for(StreamRole role, const Endpoint& local,
+const policy::Settings* rule_for(Role role, const Endpoint& local,
                                  const Endpoint& remote) noexcept {
   const policy::Policy* policy = policy_file::current();
   if (policy == nullptr) return nullptr;
-  const bool connects = role == StreamRole::kConnect;
+  const bool connects = role == Role::kConnect;
   const std::uint16_t port = connects ? remote.port : local.port;  // the service's
   Found& last = found[connects ? 0 : 1];
   if (last.policy != policy || last.port != port || last.remote != remote.addr) {
     const policy::Settings* rule =
-        policy->match(connects ? policy::Role::kConnect : policy::Role::kAccept,
-                      policy::Program(program_name, called_name), to_policy(local), to_policy(remote));
+        policy->match(role, policy::Program(program_name, called_name), local, remote);
     last = {policy, rule, remote.addr, port};
   }
   return last.rule;
@@ -55,7 +45,7 @@ void set_program(const char* program, const char* called) noexcept {
   called_name = called;
 }
 
-const policy::Settings* rule_of(StreamRole role, const Endpoint& local,
+const policy::Settings* rule_of(Role role, const Endpoint& local,
                                 const Endpoint& remote) noexcept {
   if (process_state::on_kernel_only()) return nullptr;
   const policy::Settings* rule = rule_for(role, local, remote);
@@ -85,13 +75,13 @@ bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {
   const policy::Policy* policy = policy_file::current();
   if (policy == nullptr) return false;
   const policy::Reach reach = policy->reach(
-      policy::Role::kAccept, policy::Program(program_name, called_name), local.port);
+      Role::kAccept, policy::Program(program_name, called_name), local.port);
   via_shm = reach.shm;
   via_rdma = reach.rdma;
   return via_shm || via_rdma;
 }
 
-bool allows(StreamRole role, const FourTuple& tuple) noexcept {
+bool allows(Role role, const FourTuple& tuple) noexcept {
   const policy::Settings* rule = rule_for(role, tuple.local, tuple.remote);
   return rule != nullptr && rule->via != policy::Via::kTcp;
 }

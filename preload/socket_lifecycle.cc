@@ -99,7 +99,7 @@ SocketRef find_slow(int fd) noexcept {
   return ref;
 }
 
-SocketRef adopt(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
+SocketRef adopt(int fd, Role role, const FourTuple& tuple, const StreamConfig& config,
                 bool nonblocking, bool fresh) noexcept {
   const signals::DeferHandlers whole;
   if (seen_options::reads_unusually(fd)) return {};
@@ -134,7 +134,7 @@ bool establish(int fd, const SocketRef& socket) noexcept {
     if (socket.is(Kind::kConnecting) && Endpoint::peer_of(fd, tuple.remote) &&
         Endpoint::local_of(fd, tuple.local)) {
       const int flags = sys::fcntl(fd, F_GETFL);
-      connected = static_cast<bool>(adopt(fd, StreamRole::kConnect, tuple, socket->config,
+      connected = static_cast<bool>(adopt(fd, Role::kConnect, tuple, socket->config,
                                           (flags & O_NONBLOCK) != 0, false));
     }
   }

@@ -22,7 +22,7 @@ inline SocketRef find(int fd) noexcept {
 
 // Makes `fd`, a connected TCP socket, a managed stream if it can be. `fresh`: the number was made by
 // this very call (accept), so nothing can have been done with it yet.
-SocketRef adopt(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
+SocketRef adopt(int fd, Role role, const FourTuple& tuple, const StreamConfig& config,
                 bool nonblocking, bool fresh) noexcept;
 // connect() has succeeded for a kConnecting socket: make it a stream, and honour the rule's
 // promote_after and wait. False if it is not connected (yet).

@@ -38,9 +38,9 @@ void consider_connect(int fd, const sockaddr* addr, socklen_t len, bool done,
                       unsigned forks) noexcept {
   Endpoint remote;
   if (!Endpoint::from_sockaddr(addr, len, remote) || process_start::agent() == nullptr) return;
-  const policy::Settings* rule = policy_lookup::rule_of(StreamRole::kConnect, Endpoint(), remote);
+  const policy::Settings* rule = policy_lookup::rule_of(Role::kConnect, Endpoint(), remote);
   if (rule == nullptr || !(seen_options::may_be_tcp(fd) || seen_options::is_tcp(fd))) return;
-  if (done && deferred_stream::begin(fd, StreamRole::kConnect, Endpoint(), *rule, false, forks)) return;
+  if (done && deferred_stream::begin(fd, Role::kConnect, Endpoint(), *rule, false, forks)) return;
   if (!seen_options::is_tcp(fd)) return;
   SocketRef socket = fd_table::insert(fd, Kind::kConnecting);
   if (!socket) return;
@@ -58,14 +58,14 @@ void consider_accepted(int fd, const Endpoint& listener, const sockaddr* remote,
       !Endpoint::peer_of(fd, tuple.remote)) {
     return;
   }
-  const policy::Settings* rule = policy_lookup::rule_of(StreamRole::kAccept, listener, tuple.remote);
+  const policy::Settings* rule = policy_lookup::rule_of(Role::kAccept, listener, tuple.remote);
   if (rule == nullptr) return;
-  if (deferred_stream::begin(fd, StreamRole::kAccept, tuple.remote, *rule, nonblocking, forks)) return;
+  if (deferred_stream::begin(fd, Role::kAccept, tuple.remote, *rule, nonblocking, forks)) return;
   if (!Endpoint::local_of(fd, tuple.local)) return;
   StreamConfig config;
   policy_lookup::configure(*rule, config);
   const SocketRef socket =
-      socket_lifecycle::adopt(fd, StreamRole::kAccept, tuple, config, nonblocking, true);
+      socket_lifecycle::adopt(fd, Role::kAccept, tuple, config, nonblocking, true);
   if (socket.stream() == nullptr) return;
   // A child that was forked between the kernel's accept() and here has it, and is not known to.
   if (process_state::forks() != forks) socket.stream()->demote_for_good(Reason::kFork, 0);

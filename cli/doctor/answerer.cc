@@ -47,14 +47,14 @@ int complain(ExitStatus status, const std::string& text) {
 }
 
 struct Where {
-  std::optional<policy::Address> address;  // none: every one
+  std::optional<Address> address;  // none: every one
   std::uint16_t port = kAnswerPort;
 };
 
 std::optional<Where> parse_where(const std::string& text) {
   Where where;
   if (text.empty()) return where;
-  if (const auto endpoint = policy::Endpoint::parse(text)) {
+  if (const auto endpoint = Endpoint::parse(text)) {
     return Where{endpoint->addr, endpoint->port};
   }
   const auto port = to_number(text);
@@ -64,14 +64,12 @@ std::optional<Where> parse_where(const std::string& text) {
 }
 
 std::string to_text(const Where& where) {
-  return where.address ? policy::Endpoint{*where.address, where.port}.to_string()
+  return where.address ? Endpoint(*where.address, where.port).to_string()
                        : std::to_string(where.port);
 }
 
 socklen_t fill(const Where& where, sockaddr_storage& name) {
-  policy::Address every;
-  every.family = policy::ProcessGroup::kIpv6;
-  return fill_sockaddr({where.address.value_or(every), where.port}, name);
+  return Endpoint(where.address.value_or(Address()), where.port).to_sockaddr(name);
 }
 
 int listen_at(Where where, std::string& why) {
@@ -80,7 +78,7 @@ int listen_at(Where where, std::string& why) {
   int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0 && !where.address) {
     // A host without IPv6.
-    where.address = policy::Address{};
+    where.address = Address::parse("0.0.0.0");
     length = fill(where, name);
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   }
@@ -129,10 +127,11 @@ int run_server(int listener, const std::shared_ptr<const policy::Policy>& policy
       continue;
     }
     told = 0;
-    const auto remote = policy::Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), length);
-    const bool known = remote && is_answered(*policy, remote->addr);
+    Endpoint remote;
+    const bool named = Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), length, remote);
+    const bool known = named && is_answered(*policy, remote.addr);
     const bool full = busy >= kMostAtOnce;
-    std::printf("%s %s\n", remote ? remote->to_string().c_str() : "somebody",
+    std::printf("%s %s\n", named ? remote.to_string().c_str() : "somebody",
                 !known ? "has no RDMA rule in the policy: refused"
                 : full ? "is refused: as many as can be are answered already"
                        : "is answered");
@@ -159,7 +158,7 @@ int run_server(int listener, const std::shared_ptr<const policy::Policy>& policy
 
 }  // namespace
 
-bool is_answered(const policy::Policy& policy, const policy::Address& peer) {
+bool is_answered(const policy::Policy& policy, const Address& peer) {
   for (std::size_t i = 0; i < policy.rule_count(); ++i) {
     const policy::Rule& rule = policy.conditions(i);
     if (rule.subnet_matches(peer)) return is_for_rdma(rule);

@@ -21,7 +21,7 @@ constexpr std::uint32_t kLongestMessage = 1U << 20;
 int answer(const std::string& where, const policy::LoadResult& loaded, const std::string& library);
 
 // Under that process's policy: the first rule that holds the address decides.
-bool is_answered(const policy::Policy& policy, const policy::Address& peer);
+bool is_answered(const policy::Policy& policy, const Address& peer);
 
 // What an error of accept(2) means for a server: the next call may do better, or may once others
 // have given something back; or none will.

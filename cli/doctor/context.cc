@@ -9,12 +9,12 @@ namespace ringroad::cli::doctor {
 namespace {
 
 using nlohmann::json;
-using policy::Address;
 using policy::Prefix;
 using policy::Via;
 
 Address next(Address address, unsigned steps) {
-  for (unsigned i = address.bits() / 8; i-- > 0 && steps != 0;) {
+  const unsigned first = address.first_byte();
+  for (unsigned i = 16; i-- > first && steps != 0;) {
     steps += address.bytes[i];
     address.bytes[i] = static_cast<std::uint8_t>(steps & 0xffU);
     steps >>= 8U;
@@ -118,9 +118,8 @@ const std::vector<Path>& Context::paths() {
       // Of a wide subnet, the networks that this host is in tell more than its first address.
       std::vector<Prefix> parts;
       for (const LocalAddress& own : addresses()) {
-        if (own.dev == "lo" || own.network.addr.family != subnet.addr.family) continue;
-        if (own.network.addr.family == policy::ProcessGroup::kIpv6 && own.network.addr.bytes[0] == 0xfe &&
-            subnet.length < 10) {
+        if (own.dev == "lo" || own.network.addr.is_v4() != subnet.addr.is_v4()) continue;
+        if (own.network.addr.bytes[0] == 0xfe && subnet.length < 10) {
           continue;  // link-local addresses need a scope
         }
         if (subnet.contains(own.network)) {

@@ -41,7 +41,7 @@ struct Path {
 };
 
 struct LocalAddress {
-  policy::Address address;
+  Address address;
   policy::Prefix network;
   std::string dev;
 };

@@ -32,7 +32,7 @@ void check_firewall(Context& context, Findings& findings) {
   bool ipv6 = ipv4;
   for (const policy::Rule* rule : context.rdma_rules()) {
     for (const policy::Prefix& subnet : rule->subnets) {
-      (subnet.addr.family == policy::ProcessGroup::kIpv4 ? ipv4 : ipv6) = true;
+      (subnet.addr.is_v4() ? ipv4 : ipv6) = true;
     }
   }
   const CommandResult nft = host.run({"nft", "-j", "list", "ruleset"});
@@ -87,8 +87,7 @@ void check_firewall(Context& context, Findings& findings) {
 void check_listener(Context& context, Findings& findings) {
   bool any = false;
   for (const LocalAddress& own : context.addresses()) {
-    const bool link_local =
-        own.address.family == policy::ProcessGroup::kIpv6 && own.address.bytes[0] == 0xfe;
+    const bool link_local = own.address.bytes[0] == 0xfe;
     if (!context.is_rdma_netdev(own.dev) || link_local) continue;
     any = true;
     const std::string address = own.address.to_string();

@@ -154,7 +154,7 @@ void check_route(Context& context, Findings& findings) {
 
 void judge_gid(Context& context, Findings& findings, const Path& path) {
   const RdmaDevice* device = device_of(context.devices(), path.dev);
-  const auto source = policy::Address::parse(path.source);
+  const auto source = Address::parse(path.source);
   if (device == nullptr || !source) return;  // judge_route() speaks of it
   const Gid* v1 = nullptr;
   const Gid* v2 = nullptr;

@@ -14,10 +14,10 @@ constexpr std::chrono::seconds kProbeTime{45};
 
 // The address of a name, by whatever the host asks for names.
 std::string resolve(Host& host, const std::string& name, std::string& why) {
-  if (policy::Address::parse(name)) return name;
+  if (Address::parse(name)) return name;
   const CommandResult result = host.run({"getent", "ahosts", "--", name});
   const std::vector<std::string> words = split(result.out);
-  if (result && !words.empty() && policy::Address::parse(words.front())) return words.front();
+  if (result && !words.empty() && Address::parse(words.front())) return words.front();
   why = result.missing() ? "getent: not installed" : "getent ahosts finds no address";
   return {};
 }
@@ -41,7 +41,7 @@ bool share_a_port(const policy::Rule& a, const policy::Rule& b) {
 }
 
 // Without a port, whichever the rules have is meant.
-PeerRules rules_for(const Context& context, const policy::Address& address,
+PeerRules rules_for(const Context& context, const Address& address,
                     const std::optional<std::uint16_t>& port) {
   PeerRules result;
   if (!context.loaded()) return result;
@@ -81,9 +81,8 @@ std::string conditions_of(const policy::Rule& rule, bool with_ports) {
   if (with_ports && !ports.empty()) parts.push_back("port " + joined(ports));
   if (!rule.programs.empty()) parts.push_back("program " + joined(rule.programs));
   if (rule.roles != policy::kAnyRole) {
-    const policy::Role role =
-        rule.role_matches(policy::Role::kConnect) ? policy::Role::kConnect : policy::Role::kAccept;
-    parts.push_back("role " + std::string(policy::to_string(role)));
+    const Role role = rule.role_matches(Role::kConnect) ? Role::kConnect : Role::kAccept;
+    parts.push_back("role " + std::string(to_string(role)));
   }
   return joined(parts, "; ");
 }
@@ -176,7 +175,7 @@ std::vector<Finding> examine_peer(Context& context, const std::string& text) {
   std::string why;
   const std::optional<Peer> peer = parse_peer(text, why);
   const std::string name = peer ? resolve(context.host(), peer->host, why) : std::string();
-  const auto address = policy::Address::parse(name);
+  const auto address = Address::parse(name);
   if (!peer || !address) {
     Findings("peer-name", kPeerGroup, list)
         .fail(text, why, "nobody can be asked", "getent ahosts " + (peer ? peer->host : text));
@@ -198,7 +197,7 @@ std::vector<Finding> examine_peer(Context& context, const std::string& text) {
 
   Command command;
   command.words = {"ringroad", "doctor", "--probe-peer",
-                   policy::Endpoint{*address, peer->port}.to_string()};
+                   Endpoint{*address, peer->port}.to_string()};
   command.time = kProbeTime;
   const ProbeEnvironment environment(context.about().library, probe_policy_text(rules, peer->port));
   if (!rules.empty()) {

@@ -18,7 +18,7 @@
 #include "cli/doctor/probe_socket.h"
 #include "cli/operator_request.h"
 #include "cli/segment_reader.h"
-#include "policy/address.h"
+#include "rsocket-core/net/endpoint.h"
 
 namespace ringroad::cli::doctor {
 namespace {
@@ -46,9 +46,9 @@ double microseconds(Clock::duration time) {
   return std::chrono::duration<double, std::micro>(time).count();
 }
 
-int open_socket(const policy::Endpoint& peer, std::string& why) {
+int open_socket(const Endpoint& peer, std::string& why) {
   sockaddr_storage name{};
-  const socklen_t length = fill_sockaddr(peer, name);
+  const socklen_t length = peer.to_sockaddr(name);
   const int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd >= 0) set_socket_time(fd, SO_SNDTIMEO, kConnectTime);
   if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&name), length) != 0) {
@@ -141,11 +141,12 @@ std::string local_end(int fd) {
   sockaddr_storage name{};
   socklen_t length = sizeof name;
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0) return {};
-  const auto local = policy::Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), length);
-  return local ? local->to_string() : std::string();
+  Endpoint local;
+  const bool named = Endpoint::from_sockaddr(reinterpret_cast<sockaddr*>(&name), length, local);
+  return named ? local.to_string() : std::string();
 }
 
-void probe(const policy::Endpoint& peer, ProbeResult& result) {
+void probe(const Endpoint& peer, ProbeResult& result) {
   const Clock::time_point began = Clock::now();
   const int fd = open_socket(peer, result.error);
   if (fd < 0) return;
@@ -240,7 +241,7 @@ bool probe_result_from_text(const std::string& text, ProbeResult& result) {
 }
 
 int probe_peer(const std::string& peer) {
-  const auto endpoint = policy::Endpoint::parse(peer);
+  const auto endpoint = Endpoint::parse(peer);
   if (!endpoint) {
     std::fprintf(stderr, "\"%s\" is no ADDRESS:PORT\n", peer.c_str());
     return 1;

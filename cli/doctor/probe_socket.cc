@@ -29,21 +29,6 @@ bool leave_time(int fd, int option, ProbeClock::time_point until) {
 
 }  // namespace
 
-socklen_t fill_sockaddr(const policy::Endpoint& endpoint, sockaddr_storage& name) {
-  if (endpoint.addr.family == policy::ProcessGroup::kIpv4) {
-    auto& v4 = reinterpret_cast<sockaddr_in&>(name);
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(endpoint.port);
-    std::memcpy(&v4.sin_addr, endpoint.addr.bytes.data(), sizeof v4.sin_addr);
-    return sizeof v4;
-  }
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(name);
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(endpoint.port);
-  std::memcpy(&v6.sin6_addr, endpoint.addr.bytes.data(), sizeof v6.sin6_addr);
-  return sizeof v6;
-}
-
 void set_socket_time(int fd, int option, microseconds time) {
   constexpr long kMillion = 1000000;
   // Nought would be for ever.

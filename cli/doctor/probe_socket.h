@@ -6,15 +6,10 @@
 #include <chrono>
 #include <cstddef>
 
-#include "policy/address.h"
-
 namespace ringroad::cli::doctor {
 
 using ProbeClock = std::chrono::steady_clock;
 constexpr ProbeClock::time_point kNoDeadline = ProbeClock::time_point::max();
-
-// Returns the length of the name.
-socklen_t fill_sockaddr(const policy::Endpoint& endpoint, sockaddr_storage& name);
 
 // `option`: SO_RCVTIMEO or SO_SNDTIMEO; how long one call may wait.
 void set_socket_time(int fd, int option, std::chrono::microseconds time);

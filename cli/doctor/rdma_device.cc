@@ -22,7 +22,7 @@ std::vector<Gid> read_gids(Host& host, const std::string& port) {
   std::vector<Gid> gids;
   for (const std::string& index : host.list(port + "/gids").names) {
     const std::string value = host.text(port + "/gids/" + index);
-    const auto address = policy::Address::parse(value);
+    const auto address = Address::parse(value);
     const auto number = to_number(index);
     if (!address || !number || value == kNoGid) continue;
     gids.push_back({static_cast<unsigned>(*number), *address,

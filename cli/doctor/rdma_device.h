@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "cli/doctor/host.h"
-#include "policy/address.h"
+#include "rsocket-core/net/address.h"
 
 namespace ringroad::cli::doctor {
 
 struct Gid {
   unsigned index = 0;
-  policy::Address address;  // an IPv4 one where the entry is ::ffff:a.b.c.d
+  Address address;  // an IPv4 one where the entry is ::ffff:a.b.c.d
   std::string type;         // "RoCE v2", "IB/RoCE v1"
   std::string netdev;
 

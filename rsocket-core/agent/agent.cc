@@ -107,21 +107,21 @@ void Agent::wake_thread() noexcept {
 
 // ---- Streams
 
-StreamPtr Agent::open_stream(int fd, StreamRole role, const FourTuple& tuple,
+StreamPtr Agent::open_stream(int fd, Role role, const FourTuple& tuple,
                              const StreamConfig& config, bool nonblocking,
                              const DeferredUse& early) noexcept {
   const std::uint64_t share =
-      role == StreamRole::kAccept && process_group_.joined() ? process_group_.enter(tuple) : 0;
+      role == Role::kAccept && process_group_.joined() ? process_group_.enter(tuple) : 0;
   return make_stream(fd, role, tuple, config, nonblocking, false, share, early);
 }
 
-StreamPtr Agent::inherit_stream(int fd, StreamRole role, const FourTuple& tuple,
+StreamPtr Agent::inherit_stream(int fd, Role role, const FourTuple& tuple,
                                 const StreamConfig& config, std::uint64_t share) noexcept {
   const int flags = sys::fcntl(fd, F_GETFL);
   return make_stream(fd, role, tuple, config, (flags & O_NONBLOCK) != 0, true, share, {});
 }
 
-AgentStreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tuple,
+AgentStreamPtr Agent::make_stream(int fd, Role role, const FourTuple& tuple,
                              const StreamConfig& config, bool nonblocking, bool inherited,
                              std::uint64_t share, const DeferredUse& early) noexcept {
   static std::atomic<std::uint64_t> next_id{1};
@@ -167,9 +167,9 @@ AgentStreamPtr Agent::make_stream(int fd, StreamRole role, const FourTuple& tupl
 
 // The agent thread says that it looks, and then looks (AgentHost::materialise()). A thread that defers a
 // connection enters it in its table, and then asks here. So one of the two sees the other.
-bool Agent::told_late(StreamRole role) noexcept {
+bool Agent::told_late(Role role) noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (role == StreamRole::kAccept && streams_.requests_wait()) return false;
+  if (role == Role::kAccept && streams_.requests_wait()) return false;
   if (operator_.mode() != control::Mode::kAuto) return false;
   if (!some_deferred_.load(std::memory_order_relaxed) && !some_deferred_.exchange(true)) {
     wake_thread();
@@ -180,7 +180,7 @@ bool Agent::told_late(StreamRole role) noexcept {
 void Agent::stream_closed(Stream& stream, bool over) noexcept {
   if (const std::uint64_t share = stream.take_share(); share != 0) process_group_.release(share);
   streams_.leave(stream, over);
-  if (stream.role() == StreamRole::kAccept) listeners_.accepted_is_closed(stream.tuple().local);
+  if (stream.role() == Role::kAccept) listeners_.accepted_is_closed(stream.tuple().local);
 }
 
 void Agent::attend(Stream& any) noexcept {

@@ -51,7 +51,7 @@ class Agent final : public StreamHost, public TransportEvents, private AgentLoop
 
   // ---- Streams
   // A connection that the policy lets off the kernel. Null when out of memory.
-  StreamPtr open_stream(int fd, StreamRole role, const FourTuple& tuple,
+  StreamPtr open_stream(int fd, Role role, const FourTuple& tuple,
                         const StreamConfig& config, bool nonblocking,
                         const DeferredUse& early = {}) noexcept;
   // Whether a connection may be deferred: the agent has it made a stream, by open_stream(), when it looks
@@ -62,9 +62,9 @@ class Agent final : public StreamHost, public TransportEvents, private AgentLoop
   }
   // A connection was deferred. False: the agent has looked for it meanwhile, and it is to be made a
   // stream at once.
-  bool told_late(StreamRole role) noexcept;
+  bool told_late(Role role) noexcept;
   // The same connection, in a child that has inherited it. `share`: 0 or ProcessGroup::ConnectionId.
-  StreamPtr inherit_stream(int fd, StreamRole role, const FourTuple& tuple,
+  StreamPtr inherit_stream(int fd, Role role, const FourTuple& tuple,
                            const StreamConfig& config, std::uint64_t share) noexcept;
   // The program closed it: the listener does not offer it to peers any more. `over`: what
   // Stream::close_by_program() said; if not, the process does not end before it is (leave_all()).
@@ -171,7 +171,7 @@ class Agent final : public StreamHost, public TransportEvents, private AgentLoop
   };
 
   // ---- Any thread (agent.cc)
-  AgentStreamPtr make_stream(int fd, StreamRole role, const FourTuple& tuple, const StreamConfig& config,
+  AgentStreamPtr make_stream(int fd, Role role, const FourTuple& tuple, const StreamConfig& config,
                         bool nonblocking, bool inherited, std::uint64_t share,
                         const DeferredUse& early) noexcept;
   // Starts the thread if it has not started. False: it cannot be started now.

@@ -52,7 +52,7 @@ class AgentHost {
   // `watch_fd`: from watch_policy(), or -1. Agent thread.
   virtual bool reload_policy(int /*watch_fd*/) noexcept { return false; }
   // Whether the policy that holds lets the connection off TCP. Any thread.
-  virtual bool allows(StreamRole /*role*/, const FourTuple& /*tuple*/) noexcept { return true; }
+  virtual bool allows(Role /*role*/, const FourTuple& /*tuple*/) noexcept { return true; }
   // How many channels the process may have, by the policy that holds. Agent thread.
   virtual unsigned max_channels() noexcept { return ChannelBudget::kUsualLimit; }
 

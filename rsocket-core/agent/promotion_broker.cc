@@ -264,7 +264,7 @@ void PromotionBroker::on_redirect(Transport& transport, PromotionId id,
 void PromotionBroker::after_service(const AgentStreamPtr& stream) noexcept {
   drop_request(*stream);
   kept_by_peer_.note(stream);
-  if (!pending_requests_.empty() && stream->role() == StreamRole::kAccept &&
+  if (!pending_requests_.empty() && stream->role() == Role::kAccept &&
       stream->state() == State::kOnTcp) {
     match_pending_requests(stream);  // it was on its way back when it was asked for
   }

@@ -10,7 +10,7 @@ namespace ringroad {
 bool StreamRegistry::enter(const AgentStreamPtr& stream) {
   MutexLock lock(mutex_);
   streams_[stream->id()] = stream;
-  if (stream->role() != StreamRole::kAccept) return false;
+  if (stream->role() != Role::kAccept) return false;
   // accept(2) gives out connections that are over, whose addresses may be another's by now.
   std::weak_ptr<AgentStream>& known = accepted_[stream->tuple()];
   if (known.expired() || tcp_established(stream->fd())) known = stream;
@@ -19,7 +19,7 @@ bool StreamRegistry::enter(const AgentStreamPtr& stream) {
 
 void StreamRegistry::leave(Stream& stream, bool over) noexcept {
   MutexLock lock(mutex_);
-  if (stream.role() == StreamRole::kAccept) {
+  if (stream.role() == Role::kAccept) {
     const auto it = accepted_.find(stream.tuple());
     // The same addresses may have been reused by a newer connection already.
     if (it != accepted_.end()) {

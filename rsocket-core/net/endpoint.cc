@@ -3,70 +3,58 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include <charconv>
+#include <cstddef>
 #include <cstring>
-
-#include "rsocket-core/base/sys.h"
 
 namespace ringroad {
 namespace {
 
-constexpr std::uint8_t kMappedPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+std::optional<std::uint16_t> parse_port(std::string_view text) noexcept {
+  std::uint16_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  return number;
+}
 
 }  // namespace
 
 bool Endpoint::from_sockaddr(const sockaddr* sa, socklen_t len, Endpoint& out) noexcept {
-  if (sa == nullptr || len < sizeof(sa_family_t)) return false;
-  if (sa->sa_family == AF_INET && len >= sizeof(sockaddr_in)) {
+  sa_family_t family = AF_UNSPEC;
+  constexpr std::size_t kAt = offsetof(sockaddr, sa_family);
+  if (sa == nullptr || len < kAt + sizeof family) return false;
+  std::memcpy(&family, reinterpret_cast<const char*>(sa) + kAt, sizeof family);
+  if (family == AF_INET && len >= sizeof(sockaddr_in)) {
     sockaddr_in in;
     std::memcpy(&in, sa, sizeof in);
-    out = Endpoint{};
-    std::memcpy(out.addr.data(), kMappedPrefix, sizeof kMappedPrefix);
-    std::memcpy(out.addr.data() + 12, &in.sin_addr, 4);
-    out.port = ntohs(in.sin_port);
+    out = Endpoint(Address::from_ipv4(&in.sin_addr), ntohs(in.sin_port));
     return true;
   }
   // Programs pass the 24 bytes of RFC 2133's sockaddr_in6, which has no scope; Linux takes both.
   constexpr socklen_t kWithoutScope = offsetof(sockaddr_in6, sin6_scope_id);
-  if (sa->sa_family == AF_INET6 && len >= kWithoutScope) {
+  if (family == AF_INET6 && len >= kWithoutScope) {
     sockaddr_in6 in{};
     std::memcpy(&in, sa, len < sizeof in ? kWithoutScope : sizeof in);
-    out = Endpoint{};
-    std::memcpy(out.addr.data(), &in.sin6_addr, 16);
+    out = Endpoint(Address::from_ipv6(&in.sin6_addr), ntohs(in.sin6_port));
     if (IN6_IS_ADDR_LINKLOCAL(&in.sin6_addr)) out.scope = in.sin6_scope_id;
-    out.port = ntohs(in.sin6_port);
     return true;
   }
   return false;
 }
 
-bool Endpoint::local_of(int fd, Endpoint& out) noexcept {
-  sockaddr_storage ss{};
-  socklen_t len = sizeof ss;
-  return sys::getsockname(fd, reinterpret_cast<sockaddr*>(&ss), &len) == 0 &&
-         from_sockaddr(reinterpret_cast<sockaddr*>(&ss), len, out);
-}
-
-bool Endpoint::peer_of(int fd, Endpoint& out) noexcept {
-  sockaddr_storage ss{};
-  socklen_t len = sizeof ss;
-  return sys::getpeername(fd, reinterpret_cast<sockaddr*>(&ss), &len) == 0 &&
-         from_sockaddr(reinterpret_cast<sockaddr*>(&ss), len, out);
-}
-
-bool Endpoint::is_v4() const noexcept {
-  return std::memcmp(addr.data(), kMappedPrefix, sizeof kMappedPrefix) == 0;
-}
-
-bool Endpoint::is_any() const noexcept {
-  static constexpr std::uint8_t kZero[16] = {};
-  return is_v4() ? std::memcmp(addr.data() + 12, kZero, 4) == 0
-                 : std::memcmp(addr.data(), kZero, 16) == 0;
-}
-
-bool Endpoint::is_loopback() const noexcept {
-  static constexpr std::uint8_t kV6Loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0,
-                                                   0, 0, 0, 0, 0, 0, 0, 1};
-  return is_v4() ? addr[12] == 127 : std::memcmp(addr.data(), kV6Loopback, 16) == 0;
+std::optional<Endpoint> Endpoint::parse(std::string_view text) noexcept {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  std::string_view host = text.substr(0, colon);
+  const bool bracketed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  // Without brackets the last group of an IPv6 address could pass for a port.
+  if (bracketed != (host.find(':') != std::string_view::npos)) return std::nullopt;
+  const std::optional<Address> address = Address::parse(host);
+  const std::optional<std::uint16_t> number = parse_port(text.substr(colon + 1));
+  if (!address || !number) return std::nullopt;
+  return Endpoint(*address, *number);
 }
 
 socklen_t Endpoint::to_sockaddr(sockaddr_storage& out) const noexcept {
@@ -75,7 +63,7 @@ socklen_t Endpoint::to_sockaddr(sockaddr_storage& out) const noexcept {
     sockaddr_in in{};
     in.sin_family = AF_INET;
     in.sin_port = htons(port);
-    std::memcpy(&in.sin_addr, addr.data() + 12, 4);
+    std::memcpy(&in.sin_addr, addr.bytes.data() + addr.first_byte(), sizeof in.sin_addr);
     std::memcpy(&out, &in, sizeof in);
     return sizeof in;
   }
@@ -83,19 +71,14 @@ socklen_t Endpoint::to_sockaddr(sockaddr_storage& out) const noexcept {
   in.sin6_family = AF_INET6;
   in.sin6_port = htons(port);
   in.sin6_scope_id = scope;
-  std::memcpy(&in.sin6_addr, addr.data(), 16);
+  std::memcpy(&in.sin6_addr, addr.bytes.data(), sizeof in.sin6_addr);
   std::memcpy(&out, &in, sizeof in);
   return sizeof in;
 }
 
 std::string Endpoint::to_string() const {
-  char text[INET6_ADDRSTRLEN] = {};
-  if (is_v4()) {
-    inet_ntop(AF_INET, addr.data() + 12, text, sizeof text);
-    return std::string(text) + ":" + std::to_string(port);
-  }
-  inet_ntop(AF_INET6, addr.data(), text, sizeof text);
-  return "[" + std::string(text) + "]:" + std::to_string(port);
+  const std::string host = addr.to_string();
+  return (is_v4() ? host : "[" + host + "]") + ":" + std::to_string(port);
 }
 
 }  // namespace ringroad

@@ -23,9 +23,9 @@ struct Question {
 
 void put_address(const Endpoint& from, bool v4, __be32 to[4]) noexcept {
   if (v4) {
-    std::memcpy(to, from.addr.data() + 12, 4);
+    std::memcpy(to, from.addr.bytes.data() + 12, 4);
   } else {
-    std::memcpy(to, from.addr.data(), 16);
+    std::memcpy(to, from.addr.bytes.data(), 16);
   }
 }
 

@@ -48,8 +48,8 @@ std::uint64_t mix(std::uint64_t h) noexcept {
 
 std::array<std::uint64_t, 6> words_of(const FourTuple& tuple) noexcept {
   std::array<std::uint64_t, 6> out;
-  std::memcpy(&out[0], tuple.local.addr.data(), 16);
-  std::memcpy(&out[2], tuple.remote.addr.data(), 16);
+  std::memcpy(&out[0], tuple.local.addr.bytes.data(), 16);
+  std::memcpy(&out[2], tuple.remote.addr.bytes.data(), 16);
   out[4] = std::uint64_t{tuple.local.scope} << 32 | tuple.remote.scope;
   out[5] = std::uint64_t{tuple.local.port} << 32 | tuple.remote.port;
   return out;

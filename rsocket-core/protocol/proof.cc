@@ -10,8 +10,8 @@ constexpr std::size_t kEndBytes = 18;
 constexpr const char* kLabels[] = {"rr1 request", "rr1 answer", "rr1 switch"};
 
 std::uint8_t* put_end(std::uint8_t* out, const Endpoint& end) noexcept {
-  std::memcpy(out, end.addr.data(), end.addr.size());
-  std::memcpy(out + end.addr.size(), &end.port, sizeof end.port);
+  std::memcpy(out, end.addr.bytes.data(), end.addr.bytes.size());
+  std::memcpy(out + end.addr.bytes.size(), &end.port, sizeof end.port);
   return out + kEndBytes;
 }
 

@@ -117,7 +117,7 @@ void AgentStream::channel_up(std::unique_ptr<Channel> channel, const Nonce& peer
       deadline_ns_ = sys::now_ns() + kSwitchTimeoutNs;
       // The end that was asked goes second: it freezes and writes only for one that has proved, by
       // its token, that it holds the connection.
-      if (role_ == StreamRole::kConnect) {
+      if (role_ == Role::kConnect) {
         freeze();
       } else {
         protocol_.apply(SwitchEvent::kWaitForToken);

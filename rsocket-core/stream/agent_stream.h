@@ -26,7 +26,7 @@ struct StreamInterest {
 class AgentStream final : public Stream {
  public:
   // `fd` is the connected socket, the program's number for it; not owned. `segment` may be null.
-  AgentStream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
+  AgentStream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, Role role,
               const FourTuple& tuple, const StreamConfig& config, bool nonblocking,
               const DeferredUse& early = {}) noexcept
       : Stream(host, segment, id, fd, role, tuple, config, nonblocking, early) {}

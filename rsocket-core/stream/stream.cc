@@ -14,7 +14,7 @@
 
 namespace ringroad {
 
-Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
+Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, Role role,
                const FourTuple& tuple, const StreamConfig& config, bool nonblocking,
                const DeferredUse& early) noexcept
     : StreamReadiness(host, segment, id, fd, role, tuple, config, nonblocking) {

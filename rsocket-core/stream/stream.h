@@ -78,7 +78,7 @@ class Stream : public StreamReadiness, public std::enable_shared_from_this<Strea
 
  protected:
   // See AgentStream.
-  Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
+  Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, Role role,
          const FourTuple& tuple, const StreamConfig& config, bool nonblocking,
          const DeferredUse& early) noexcept;
   ~Stream();

@@ -50,7 +50,7 @@ class StreamCore {
   StreamCore& operator=(const StreamCore&) = delete;
 
   std::uint64_t id() const noexcept { return id_; }
-  StreamRole role() const noexcept { return role_; }
+  Role role() const noexcept { return role_; }
   const FourTuple& tuple() const noexcept { return tuple_; }
   const StreamConfig& config() const noexcept { return config_; }
   int fd() const noexcept { return fd_.load(std::memory_order_relaxed); }
@@ -79,7 +79,7 @@ class StreamCore {
   }
 
  protected:
-  StreamCore(StreamHost* host, std::uint64_t id, int fd, StreamRole role, const FourTuple& tuple,
+  StreamCore(StreamHost* host, std::uint64_t id, int fd, Role role, const FourTuple& tuple,
              const StreamConfig& config) noexcept
       : host_(host), id_(id), role_(role), tuple_(tuple), config_(config), fd_(fd) {}
   ~StreamCore() = default;
@@ -147,7 +147,7 @@ class StreamCore {
 
   StreamHost* const host_;
   const std::uint64_t id_;
-  const StreamRole role_;
+  const Role role_;
   const FourTuple tuple_;
   const StreamConfig config_;
   std::atomic<int> fd_;

@@ -64,7 +64,7 @@ void AgentStream::begin_shared(std::uint64_t share) noexcept {
 bool StreamTransitions::count_from_here() noexcept {
   unproven_ = true;
   counted_from_ = 0;
-  if (!tcp_counters(fd(), role_ == StreamRole::kConnect, tcp_tx_, tcp_rx_)) return false;
+  if (!tcp_counters(fd(), role_ == Role::kConnect, tcp_tx_, tcp_rx_)) return false;
   counted_from_ = tcp_tx_ + tcp_rx_;
   return true;
 }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 
+#include "rsocket-core/net/role.h"
 #include "rsocket-core/protocol/proof.h"
 
 namespace ringroad {
@@ -12,7 +13,6 @@ namespace ringroad {
 class Stream;
 using StreamPtr = std::shared_ptr<Stream>;
 
-enum class StreamRole : std::uint8_t { kConnect = 0, kAccept = 1 };
 
 // What the policy rule says about one connection.
 struct StreamConfig {

@@ -21,7 +21,7 @@ class StreamOptions : public StreamStats {
     kRecvTimeout = 1, kSendTimeout = 2, kTellsUnread = 4, kUserTimeout = 8
   };
 
-  StreamOptions(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
+  StreamOptions(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, Role role,
                 const FourTuple& tuple, const StreamConfig& config, bool nonblocking) noexcept
       : StreamStats(host, segment, id, fd, role, tuple, config), nonblocking_(nonblocking) {}
   ~StreamOptions() = default;

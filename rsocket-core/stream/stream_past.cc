@@ -61,7 +61,7 @@ bool StreamTransitions::may_leave_by_message() const noexcept {
 bool StreamTransitions::wrote_past() const noexcept {
   std::uint64_t written = 0;
   std::uint64_t read = 0;
-  return tcp_counters(fd(), role_ == StreamRole::kConnect, written, read) &&
+  return tcp_counters(fd(), role_ == Role::kConnect, written, read) &&
          static_cast<std::int64_t>(written - tcp_tx_) > 0;
 }
 

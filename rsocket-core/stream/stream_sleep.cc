@@ -228,7 +228,7 @@ void StreamReadiness::wait_promoted(std::int64_t timeout_ns) noexcept {
   while (waiter.wake_fd >= 0) {
     waiters_.add(waiter);
     const State now = state();
-    const bool refused = now == State::kOnTcp && role_ == StreamRole::kConnect &&
+    const bool refused = now == State::kOnTcp && role_ == Role::kConnect &&
                          reason_.load() != Reason::kPending;
     const bool may_come = now == State::kConnecting || now == State::kSwitching ||
                           (now == State::kOnTcp && !kernel_only_.load() && (!refused || retry_.passes()));

@@ -8,7 +8,7 @@
 
 namespace ringroad {
 
-StreamStats::StreamStats(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
+StreamStats::StreamStats(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, Role role,
                          const FourTuple& tuple, const StreamConfig& config) noexcept
     : StreamCore(host, id, fd, role, tuple, config), segment_(segment) {
   if (segment_ != nullptr) {

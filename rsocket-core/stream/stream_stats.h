@@ -27,7 +27,7 @@ class StreamStats : public StreamCore {
   void count_kernel_io(bool sent, ssize_t result) noexcept;
 
  protected:
-  StreamStats(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
+  StreamStats(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, Role role,
               const FourTuple& tuple, const StreamConfig& config) noexcept;
   ~StreamStats();
 

@@ -56,9 +56,9 @@ void StreamTransitions::check() noexcept {
   assert(now != State::kOnTcp || send == SendState::kTcp || send == SendState::kGaveUp);
   assert(now != State::kOnTcp || channel_ == nullptr);
   assert(send != SendState::kSecond || now == State::kClosed ||
-         (now == State::kSwitching && role_ == StreamRole::kAccept));
+         (now == State::kSwitching && role_ == Role::kAccept));
   assert((now == State::kResuming) == protocol_.returns());
-  assert(role_ == StreamRole::kConnect || !protocol_.token_sent() || protocol_.token_seen());
+  assert(role_ == Role::kConnect || !protocol_.token_sent() || protocol_.token_seen());
   if (channel_ != nullptr) {
     assert(channel_->tx_head() - channel_->tx_consumed() <= channel_->ring_bytes());
     assert(channel_->rx_head() - channel_->rx_consumed() <= channel_->ring_bytes());
@@ -69,7 +69,7 @@ void StreamTransitions::check() noexcept {
 // ---- Promotion
 
 bool StreamTransitions::kernel_counted_the_same() const noexcept {
-  return tcp_counters_are(fd(), role_ == StreamRole::kConnect, tcp_tx_, tcp_rx_);
+  return tcp_counters_are(fd(), role_ == Role::kConnect, tcp_tx_, tcp_rx_);
 }
 
 // Nothing more of the program's goes to TCP from here on. Say where that is.
@@ -78,11 +78,11 @@ void StreamTransitions::freeze() noexcept {
   frozen_at_ = tcp_tx_;
   wrote_since_freeze_ = false;
   // The program cannot write until the other end's has read.
-  if (role_ == StreamRole::kConnect) deadline_ns_ = sys::now_ns() + kAnswerTimeoutNs;
+  if (role_ == Role::kConnect) deadline_ns_ = sys::now_ns() + kAnswerTimeoutNs;
   ControlMessage announce;
   announce.type = static_cast<std::uint8_t>(ControlType::kSwitch);
   announce.value = frozen_at_;
-  if (role_ == StreamRole::kConnect) announce.proof = channel_->switch_proof();
+  if (role_ == Role::kConnect) announce.proof = channel_->switch_proof();
   if (!channel_->send_control(announce)) abort_switch(Reason::kQpError);
 }
 
@@ -97,7 +97,7 @@ void StreamTransitions::on_control(const ControlMessage& m) noexcept {
     case ControlType::kSwitch:
       if (state() == State::kSwitching && protocol_.may(SwitchEvent::kSwitchHeard)) {
         // The listener has proved itself in its answer.
-        const Proof wanted = role_ == StreamRole::kAccept ? channel_->switch_proof() : 0;
+        const Proof wanted = role_ == Role::kAccept ? channel_->switch_proof() : 0;
         if (!same_proof(m.proof, wanted)) {
           leave_or_give_up(Reason::kWrongKey);
           return;
@@ -174,7 +174,7 @@ void StreamTransitions::answer_switch() noexcept {
   // to children and other programs: no frame must ever stand behind bytes that only those will read. The
   // other end does not leave one to them where it can give back what is unread.
   const bool must_be_read =
-      role_ == StreamRole::kAccept || !channel_->agreement().has(Feature::kGivenBack);
+      role_ == Role::kAccept || !channel_->agreement().has(Feature::kGivenBack);
   if (must_be_read && unread > 0) {
     if (!waits_for_reader_) deadline_ns_ = sys::now_ns() + kReadTimeoutNs;
     waits_for_reader_ = true;

@@ -53,10 +53,10 @@ class StreamTransitions : public StreamOptions {
  protected:
   static constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 
-  StreamTransitions(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, StreamRole role,
+  StreamTransitions(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, Role role,
                     const FourTuple& tuple, const StreamConfig& config, bool nonblocking) noexcept
       : StreamOptions(host, segment, id, fd, role, tuple, config, nonblocking),
-        retry_(role == StreamRole::kConnect, config.promote_messages, config.promote_bytes) {}
+        retry_(role == Role::kConnect, config.promote_messages, config.promote_bytes) {}
   ~StreamTransitions() = default;
 
   // Where the program's next bytes come from.

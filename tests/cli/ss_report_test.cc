@@ -17,7 +17,7 @@ using testing::Not;
 
 Endpoint v4(std::uint8_t last, std::uint16_t port) {
   Endpoint endpoint;
-  endpoint.addr = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, last};
+  endpoint.addr.bytes = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, last};
   endpoint.port = port;
   return endpoint;
 }

@@ -219,10 +219,10 @@ class AgentTest : public testing::Test {
   }
 
   // All have the same peer, as a pool of connections has.
-  Stream& open(StreamRole role, bool uses = true) {
+  Stream& open(Role role, bool uses = true) {
     connections_.push_back(std::make_unique<Connection>());
     Connection& made = *connections_.back();
-    const bool connects = role == StreamRole::kConnect;
+    const bool connects = role == Role::kConnect;
     const int fd = connects ? made.fds.first : made.fds.second;
     FourTuple tuple;
     Endpoint::local_of(fd, tuple.local);
@@ -280,7 +280,7 @@ class AgentTest : public testing::Test {
 };
 
 TEST_F(AgentTest, ARequestThatIsNotWantedAnyMoreIsCancelledAndItsChannelDropped) {
-  Stream& stream = open(StreamRole::kConnect);
+  Stream& stream = open(Role::kConnect);
   ASSERT_TRUE(wait_asked(1));
   const PromotionId first = asked()[0];
   process_.set(control::Mode::kTcp);
@@ -300,7 +300,7 @@ TEST_F(AgentTest, ARequestThatIsNotWantedAnyMoreIsCancelledAndItsChannelDropped)
 
 TEST_F(AgentTest, AClosedListenerIsAnsweredForWhileWhatItAcceptedIsOpen) {
   for (const bool any_address : {false, true}) {
-    Stream& stream = open(StreamRole::kAccept);
+    Stream& stream = open(Role::kAccept);
     Endpoint listener;
     listener.port = stream.tuple().local.port;
     if (!any_address) listener = stream.tuple().local;
@@ -318,7 +318,7 @@ TEST_F(AgentTest, AClosedListenerIsAnsweredForWhileWhatItAcceptedIsOpen) {
 }
 
 TEST_F(AgentTest, AListenerThatIsClosedAndOpenedAgainIsAnsweredForWithoutConnections) {
-  const Endpoint listener = open(StreamRole::kAccept).tuple().local;
+  const Endpoint listener = open(Role::kAccept).tuple().local;
   process_.agent->listen(listener, false, true);
   process_.agent->unlisten(listener);
   process_.agent->listen(listener, false, true);
@@ -330,7 +330,7 @@ TEST_F(AgentTest, AListenerThatIsClosedAndOpenedAgainIsAnsweredForWithoutConnect
 }
 
 TEST_F(AgentTest, AClosedListenerLeavesItsAddressToWhoListensThereNow) {
-  Stream& stream = open(StreamRole::kAccept);
+  Stream& stream = open(Role::kAccept);
   const Endpoint listener = stream.tuple().local;
   process_.agent->listen(listener, false, true);
   process_.agent->unlisten(listener);
@@ -345,7 +345,7 @@ TEST_F(AgentTest, AClosedListenerLeavesItsAddressToWhoListensThereNow) {
 }
 
 TEST_F(AgentTest, AStreamThatIsAskedForTwiceHasOneRequest) {
-  Stream& stream = open(StreamRole::kConnect);
+  Stream& stream = open(Role::kConnect);
   ASSERT_TRUE(wait_asked(1));
   const auto cancelled = transport().cancelled().size();
   // Its program and the operator ask at the same time.
@@ -361,7 +361,7 @@ TEST_F(AgentTest, AStreamThatIsAskedForTwiceHasOneRequest) {
 
 TEST_F(AgentTest, OneStreamAsksForAllThatThePeerKeeps) {
   constexpr std::size_t kStreams = 5;
-  for (std::size_t i = 0; i < kStreams; ++i) open(StreamRole::kConnect);
+  for (std::size_t i = 0; i < kStreams; ++i) open(Role::kConnect);
   ASSERT_TRUE(wait_asked(kStreams));
   for (const PromotionId id : asked()) refuse(id, Reason::kOperator);
   ASSERT_TRUE(wait_asked(kStreams + 1));
@@ -375,7 +375,7 @@ TEST_F(AgentTest, OneStreamAsksForAllThatThePeerKeeps) {
 }
 
 TEST_F(AgentTest, StreamsThatHaveEndedAreNotKeptInMindForThePeer) {
-  open(StreamRole::kConnect);
+  open(Role::kConnect);
   ASSERT_TRUE(wait_asked(1));
   refuse(asked().back(), Reason::kOperator);
   ASSERT_TRUE(wait_asked(2)) << "the one that lives goes and asks for all";
@@ -383,7 +383,7 @@ TEST_F(AgentTest, StreamsThatHaveEndedAreNotKeptInMindForThePeer) {
   const std::size_t before = asked().size();
   const std::size_t used = mallinfo2().uordblks;
   for (std::size_t i = 0; i < kMany; ++i) {
-    open(StreamRole::kConnect);
+    open(Role::kConnect);
     ASSERT_TRUE(wait_asked(before + i + 1));
     refuse(asked().back(), Reason::kOperator);
     settle();
@@ -395,8 +395,8 @@ TEST_F(AgentTest, StreamsThatHaveEndedAreNotKeptInMindForThePeer) {
 }
 
 TEST_F(AgentTest, WhoIsSentForAllIsAnotherOneEachTime) {
-  open(StreamRole::kConnect);
-  open(StreamRole::kConnect);
+  open(Role::kConnect);
+  open(Role::kConnect);
   ASSERT_TRUE(wait_asked(2));
   for (const PromotionId id : asked()) refuse(id, Reason::kOperator);
   for (std::size_t round = 3; round < 6; ++round) {
@@ -416,8 +416,8 @@ TEST_F(AgentTest, WhoIsSentForAllIsAnotherOneEachTime) {
 }
 
 TEST_F(AgentTest, WhatItsOwnOperatorKeepsIsNotAskedForThoughThePeerLetsItOff) {
-  open(StreamRole::kConnect);
-  open(StreamRole::kConnect);
+  open(Role::kConnect);
+  open(Role::kConnect);
   ASSERT_TRUE(wait_asked(2));
   for (const PromotionId id : asked()) refuse(id, Reason::kOperator);
   ASSERT_TRUE(wait_asked(3)) << "one is on its way, the other one is next";
@@ -431,7 +431,7 @@ TEST_F(AgentTest, WhatItsOwnOperatorKeepsIsNotAskedForThoughThePeerLetsItOff) {
 }
 
 TEST_F(AgentTest, ARequestForAKeptStreamWaitsUntilItIsLetOff) {
-  Stream& stream = open(StreamRole::kAccept);
+  Stream& stream = open(Role::kAccept);
   process_.set(control::Mode::kTcp);
   const auto refused = transport().refused().size();
   const auto accepted = transport().accepted().size();
@@ -446,7 +446,7 @@ TEST_F(AgentTest, ARequestForAKeptStreamWaitsUntilItIsLetOff) {
 }
 
 TEST_F(AgentTest, ARequestForAKeptStreamIsRefusedInTheEnd) {
-  Stream& stream = open(StreamRole::kAccept);
+  Stream& stream = open(Role::kAccept);
   process_.set(control::Mode::kTcp);
   const auto before = transport().refused().size();
   const PromotionId id = request(stream);
@@ -457,13 +457,13 @@ TEST_F(AgentTest, ARequestForAKeptStreamIsRefusedInTheEnd) {
 
 TEST_F(AgentTest, ANewStreamIsKeptAsThoseThatAreThere) {
   process_.set(control::Mode::kTcp);
-  Stream& stream = open(StreamRole::kConnect);
+  Stream& stream = open(Role::kConnect);
   EXPECT_EQ(stream.operator_hold(), Reason::kOperator);
   settle();
   EXPECT_TRUE(asked().empty());
   process_.set(control::Mode::kRdma);
   ASSERT_TRUE(wait_asked(1));
-  Stream& eager = open(StreamRole::kConnect, false);
+  Stream& eager = open(Role::kConnect, false);
   eager.note_use(0, 0);  // connect() has returned: not a message yet
   ASSERT_TRUE(wait_asked(2));
 }

@@ -96,7 +96,7 @@ struct Early {
       EXPECT_EQ(::recv(to, taken.data(), taken.size(), MSG_WAITALL),
                 static_cast<ssize_t>(bytes.size()));
     }
-    stream = std::make_shared<AgentStream>(&host, nullptr, 1, fd, StreamRole::kConnect, tuple, config,
+    stream = std::make_shared<AgentStream>(&host, nullptr, 1, fd, Role::kConnect, tuple, config,
                                       false, early);
   }
   ~Early() {

@@ -40,7 +40,7 @@ void run_crowd(const Crowd& crowd) {
     auto& p = *pairs.back();
     StreamConfig config = p.b->config();
     config.spin_ns = crowd.spin_ns;
-    p.b = std::make_shared<AgentStream>(&p.host, nullptr, 100 + i, p.b_fd, StreamRole::kAccept,
+    p.b = std::make_shared<AgentStream>(&p.host, nullptr, 100 + i, p.b_fd, Role::kAccept,
                                    p.b->tuple(), config, true);
     p.start();
     ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN | mode, i), false), 0);

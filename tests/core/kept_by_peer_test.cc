@@ -23,7 +23,7 @@ class KeptByPeerTest : public testing::Test {
     StreamConfig config;
     config.via_shm = true;
     return streams_.emplace_back(std::make_shared<AgentStream>(&pair.host, nullptr, ++last_id_, pair.a_fd,
-                                                          StreamRole::kConnect, tuple, config, true));
+                                                          Role::kConnect, tuple, config, true));
   }
   // The same that the peer's operator keeps, taken in.
   AgentStreamPtr kept(std::uint16_t port = kPort) {

@@ -97,7 +97,7 @@ TEST(ProofTest, DependsOnEverythingThatTheEndsHaveSaid) {
   make([](Said& said) { said.connector.rkey ^= 1; });
   make([](Said& said) { said.listener.ring_addr ^= 1; });
   make([](Said& said) { said.tuple.local.port ^= 1; });
-  make([](Said& said) { said.tuple.remote.addr[15] ^= 1; });
+  make([](Said& said) { said.tuple.remote.addr.bytes[15] ^= 1; });
   make([](Said& said) { said.tuple = said.tuple.reversed(); });
   make([](Said& said) { std::swap(said.connector, said.listener); });
   EXPECT_EQ(seen.size(), made) << "one of them serves in the place of another";

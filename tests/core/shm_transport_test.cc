@@ -29,8 +29,8 @@ TEST(ShmNameTest, SpellsAddressesCanonically) {
   EXPECT_EQ(name_of(ShmName::kAny4, v4(0x0a090001, 1)), "ringroad/1/any4:1");
   EXPECT_EQ(name_of(ShmName::kAny6, v4(0x0a090001, 65535)), "ringroad/1/any6:65535");
   Endpoint link_local = v6(in6addr_loopback, 80);
-  link_local.addr[0] = 0xfe;
-  link_local.addr[1] = 0x80;
+  link_local.addr.bytes[0] = 0xfe;
+  link_local.addr.bytes[1] = 0x80;
   link_local.scope = 2;
   EXPECT_EQ(name_of(ShmName::kExact, link_local), "ringroad/1/[fe80::1%2]:80");
 }

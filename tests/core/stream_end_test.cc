@@ -349,7 +349,7 @@ TEST(StreamEnd, CloseDuringAReplayDeliversWhatWasSent) {
   ASSERT_TRUE(p.pump_until([&] {
     while ((last = recv_text(*p.b, 1 << 16))[0] == 'x') got += last;
     if (p.a->state() == State::kClosed) {
-      p.a = std::make_shared<AgentStream>(&p.host, nullptr, 3, -1, StreamRole::kConnect, FourTuple{},
+      p.a = std::make_shared<AgentStream>(&p.host, nullptr, 3, -1, Role::kConnect, FourTuple{},
                                      StreamConfig{}, true);  // the old one ends here
     }
     return last != "<EAGAIN>";

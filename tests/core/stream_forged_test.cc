@@ -12,11 +12,11 @@ namespace {
 // end of the channel but not of the TCP connection.
 struct Forged : StreamPair {
   // The forger stands where the other end of `victim` should.
-  explicit Forged(StreamRole victim) {
+  explicit Forged(Role victim) {
     start();
     auto [mine, theirs] = make_shm_pair(ring_bytes);
     forger = std::move(theirs);
-    const bool connector = victim == StreamRole::kConnect;
+    const bool connector = victim == Role::kConnect;
     (connector ? b : a)->promotion_refused(Reason::kPolicy, Reason::kNone);  // knows nothing of it
     (connector ? a : b)->channel_up(std::move(mine), connector ? b_nonce : a_nonce);
   }
@@ -37,7 +37,7 @@ struct Forged : StreamPair {
 };
 
 TEST(ForgedStream, TheAskedEndNeitherFreezesNorWritesForOneThatHasNotProvedItself) {
-  Forged p(StreamRole::kAccept);
+  Forged p(Role::kAccept);
   p.say(ControlType::kSwitch, 0);
   ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
   p.say(ControlType::kSwitchAck, 0);  // of nothing
@@ -52,7 +52,7 @@ TEST(ForgedStream, TheAskedEndNeitherFreezesNorWritesForOneThatHasNotProvedItsel
 }
 
 TEST(ForgedStream, TheRingIsNeverReadBeforeTheTokenIsSeen) {
-  Forged p(StreamRole::kAccept);
+  Forged p(Role::kAccept);
   p.say(ControlType::kSwitch, 0);
   const Channel::View view = p.forger->tx_view();
   std::memcpy(view.data, "evil", 4);
@@ -64,7 +64,7 @@ TEST(ForgedStream, TheRingIsNeverReadBeforeTheTokenIsSeen) {
 }
 
 TEST(ForgedStream, ATokenThatWasNotAskedForBreaksTheConnection) {
-  Forged p(StreamRole::kAccept);
+  Forged p(Role::kAccept);
   EXPECT_EQ(6, send_text(*p.a, "unread"));
   ASSERT_TRUE(readable(p.b_fd, 1000));
   p.say(ControlType::kSwitch, 6);
@@ -77,7 +77,7 @@ TEST(ForgedStream, ATokenThatWasNotAskedForBreaksTheConnection) {
 }
 
 TEST(ForgedStream, TheConnectorsTokenComesFirst) {
-  Forged p(StreamRole::kConnect);
+  Forged p(Role::kConnect);
   ASSERT_TRUE(p.hears(ControlType::kSwitch));
   p.say(ControlType::kSwitch, 0);
   ASSERT_TRUE(p.pump_until([&] { return p.a->state() == kOnTcp; }));
@@ -88,7 +88,7 @@ TEST(ForgedStream, TheConnectorsTokenComesFirst) {
 }
 
 TEST(ForgedStream, CloseDoesNotWaitForIt) {
-  Forged p(StreamRole::kAccept);
+  Forged p(Role::kAccept);
   p.say(ControlType::kSwitch, 0);
   ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
   EXPECT_EQ(3, send_text(*p.b, "end"));
@@ -101,7 +101,7 @@ TEST(ForgedStream, CloseDoesNotWaitForIt) {
 }
 
 TEST(ForgedStream, ShutdownDoesNotWaitForIt) {
-  Forged p(StreamRole::kAccept);
+  Forged p(Role::kAccept);
   p.say(ControlType::kSwitch, 0);
   ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
   EXPECT_EQ(0, p.b->shutdown(SHUT_WR));
@@ -112,7 +112,7 @@ TEST(ForgedStream, ShutdownDoesNotWaitForIt) {
 }
 
 TEST(ForgedStream, AResetBehindItIsStillReported) {
-  Forged p(StreamRole::kAccept);
+  Forged p(Role::kAccept);
   EXPECT_EQ(4, send_text(*p.a, "last"));
   ASSERT_TRUE(readable(p.b_fd, 1000));
   EXPECT_EQ("last", recv_text(*p.b, 100));
@@ -130,7 +130,7 @@ TEST(ForgedStream, AResetBehindItIsStillReported) {
 }
 
 TEST(ForgedStream, LastBytesThatBeginAsAFrameDoesAreDelivered) {
-  Forged p(StreamRole::kAccept);
+  Forged p(Role::kAccept);
   p.say(ControlType::kSwitch, 0);
   ASSERT_TRUE(p.hears(ControlType::kSwitchAck));
   const std::string first(1, static_cast<char>(p.b->nonce()[0]));
@@ -145,7 +145,7 @@ TEST(ForgedStream, LastBytesThatBeginAsAFrameDoesAreDelivered) {
 // A peer that holds both the channel and the connection, and asks for an answer when the kernel
 // has no room for it.
 TEST(ForgedStream, NothingOvertakesTheAnswerToAResume) {
-  Forged p(StreamRole::kAccept);
+  Forged p(Role::kAccept);
   for (const int fd : {p.a_fd, p.b_fd}) {
     const int small = 4608;
     ASSERT_EQ(0, setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small));

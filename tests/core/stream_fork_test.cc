@@ -26,7 +26,7 @@ struct Inherited {
     StreamConfig config;
     config.via_shm = true;
     config.ring_bytes = StreamPair::kRing;
-    stream = std::make_shared<AgentStream>(&host, nullptr, 1, fd, StreamRole::kAccept, tuple, config, true);
+    stream = std::make_shared<AgentStream>(&host, nullptr, 1, fd, Role::kAccept, tuple, config, true);
   }
   ~Inherited() {
     stream.reset();

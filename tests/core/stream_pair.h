@@ -93,9 +93,9 @@ struct StreamPair {
     Endpoint::local_of(a_fd, tuple.local);
     Endpoint::peer_of(a_fd, tuple.remote);
     static std::uint64_t next_id = 1;
-    a = std::make_shared<AgentStream>(&host, segment, next_id++, a_fd, StreamRole::kConnect, tuple,
+    a = std::make_shared<AgentStream>(&host, segment, next_id++, a_fd, Role::kConnect, tuple,
                                  config, true);
-    b = std::make_shared<AgentStream>(&host, segment, next_id++, b_fd, StreamRole::kAccept,
+    b = std::make_shared<AgentStream>(&host, segment, next_id++, b_fd, Role::kAccept,
                                  tuple.reversed(), config, true);
   }
 
@@ -158,7 +158,7 @@ inline constexpr std::int64_t kLongSpin = 20'000'000'000;
 inline void let_b_poll(StreamPair& p, bool nonblocking) {
   StreamConfig config = p.b->config();
   config.spin_ns = kLongSpin;
-  p.b = std::make_shared<AgentStream>(&p.host, nullptr, p.b->id() + 1000, p.b_fd, StreamRole::kAccept,
+  p.b = std::make_shared<AgentStream>(&p.host, nullptr, p.b->id() + 1000, p.b_fd, Role::kAccept,
                                  p.b->tuple(), config, nonblocking);
 }
 

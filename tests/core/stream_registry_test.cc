@@ -56,7 +56,7 @@ TEST_F(StreamRegistryTest, AStreamThatComesAfterItsRequestIsToldOf) {
 TEST_F(StreamRegistryTest, AnOlderStreamWithTheSameAddressesTakesNothingFromTheNewerOne) {
   StreamPair& pair = pairs_.emplace_back();
   const auto newer = std::make_shared<AgentStream>(&pair.host, nullptr, 1'000'000, pair.b_fd,
-                                              StreamRole::kAccept, pair.b->tuple(), StreamConfig{}, true);
+                                              Role::kAccept, pair.b->tuple(), StreamConfig{}, true);
   registry_.enter(pair.b);
   registry_.enter(newer);
   registry_.leave(*pair.b, true);

@@ -179,7 +179,7 @@ TEST(Stream, CloseDeliversWhatWasSentThenEndOfFile) {
   EXPECT_FALSE(p.a->interest().done) << "what nobody has read may have to come again over TCP";
   EXPECT_EQ("goodbye", recv_text(*p.b, 100));
   ASSERT_TRUE(p.pump_until([&] { return p.a->interest().done; }));
-  p.a = std::make_shared<AgentStream>(&p.host, nullptr, 3, -1, StreamRole::kConnect, FourTuple{},
+  p.a = std::make_shared<AgentStream>(&p.host, nullptr, 3, -1, Role::kConnect, FourTuple{},
                                  StreamConfig{}, true);  // the old one ends here
   ASSERT_TRUE(p.pump_until([&] { return recv_text(*p.b, 10) == ""; }));
   EXPECT_EQ(1, send_text(*p.b, "1"));  // as with TCP: the first send is taken

@@ -27,14 +27,14 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-policy::Endpoint loopback(std::uint16_t port) {
-  return {*policy::Address::parse("127.0.0.1"), port};
+Endpoint loopback(std::uint16_t port) {
+  return {*Address::parse("127.0.0.1"), port};
 }
 
 // Free a moment ago.
 std::uint16_t free_port() {
   sockaddr_storage name{};
-  socklen_t length = fill_sockaddr(loopback(0), name);
+  socklen_t length = loopback(0).to_sockaddr(name);
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&name), length), 0);
   EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length), 0);
@@ -80,7 +80,7 @@ class Server {
 
   int connected() const {
     sockaddr_storage name{};
-    const socklen_t length = fill_sockaddr(loopback(port_), name);
+    const socklen_t length = loopback(port_).to_sockaddr(name);
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&name), length), 0) << strerror(errno);
     return fd;

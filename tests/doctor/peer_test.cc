@@ -271,11 +271,11 @@ TEST(ProbePolicy, IsAcceptedAndKeepsWhatTheRulesSay) {
   EXPECT_EQ(rule.device, "mlx5_0");
   EXPECT_EQ(rule.traffic_class, 106);
   EXPECT_GE(rule.ring_bytes, 65536U);
-  const auto local = policy::Endpoint::parse("10.0.0.1:4790");
-  const auto remote = policy::Endpoint::parse("10.0.0.2:4790");
-  EXPECT_NE(loaded.policy->match(policy::Role::kConnect, "ringroad", *local, *remote), nullptr);
-  const auto other = policy::Endpoint::parse("10.0.0.2:3306");
-  EXPECT_EQ(loaded.policy->match(policy::Role::kConnect, "ringroad", *local, *other), nullptr);
+  const auto local = Endpoint::parse("10.0.0.1:4790");
+  const auto remote = Endpoint::parse("10.0.0.2:4790");
+  EXPECT_NE(loaded.policy->match(Role::kConnect, "ringroad", *local, *remote), nullptr);
+  const auto other = Endpoint::parse("10.0.0.2:3306");
+  EXPECT_EQ(loaded.policy->match(Role::kConnect, "ringroad", *local, *other), nullptr);
 }
 
 TEST(ProbePolicy, KeepsOnTcpWhatRulesWithoutConditionsKeepThereFirst) {
@@ -288,10 +288,10 @@ TEST(ProbePolicy, KeepsOnTcpWhatRulesWithoutConditionsKeepThereFirst) {
   const std::string text = probe_policy_text(probe_rules(*original.policy), 4790);
   const policy::LoadResult loaded = policy::Policy::load_text(text, "probe");
   ASSERT_TRUE(loaded) << text;
-  const auto local = policy::Endpoint::parse("10.0.0.1:4790");
+  const auto local = Endpoint::parse("10.0.0.1:4790");
   const auto via = [&](const char* remote) {
-    const auto* rule = loaded.policy->match(policy::Role::kConnect, "ringroad", *local,
-                                            *policy::Endpoint::parse(remote));
+    const auto* rule = loaded.policy->match(Role::kConnect, "ringroad", *local,
+                                            *Endpoint::parse(remote));
     return rule == nullptr ? policy::Via::kShm : rule->via;
   };
   EXPECT_EQ(via("10.0.0.2:4790"), policy::Via::kTcp);
@@ -304,9 +304,9 @@ TEST(Answerer, RefusesWhomAnEarlierTcpRuleHolds) {
       "version = 1\n" + rule("not", "10.0.0.0/24", "tcp") + rule("db", "10.0.0.0/8", "rdma"),
       "p.toml");
   ASSERT_TRUE(loaded);
-  EXPECT_FALSE(is_answered(*loaded.policy, *policy::Address::parse("10.0.0.7")));
-  EXPECT_TRUE(is_answered(*loaded.policy, *policy::Address::parse("10.0.1.7")));
-  EXPECT_FALSE(is_answered(*loaded.policy, *policy::Address::parse("11.0.0.7")));
+  EXPECT_FALSE(is_answered(*loaded.policy, *Address::parse("10.0.0.7")));
+  EXPECT_TRUE(is_answered(*loaded.policy, *Address::parse("10.0.1.7")));
+  EXPECT_FALSE(is_answered(*loaded.policy, *Address::parse("11.0.0.7")));
 }
 
 }  // namespace

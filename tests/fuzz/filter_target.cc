@@ -16,9 +16,9 @@ using Words = std::vector<std::string>;
 
 Endpoint endpoint(bool v4, std::uint8_t last, std::uint16_t port) {
   Endpoint out;
-  out.addr[0] = v4 ? 0 : 0xfd;
-  if (v4) out.addr[10] = out.addr[11] = 0xff;
-  out.addr[15] = last;
+  out.addr.bytes[0] = v4 ? 0 : 0xfd;
+  if (v4) out.addr.bytes[10] = out.addr.bytes[11] = 0xff;
+  out.addr.bytes[15] = last;
   out.port = port;
   return out;
 }

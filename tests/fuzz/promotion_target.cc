@@ -63,7 +63,7 @@ class Agent final : public TransportEvents {
 
 Endpoint endpoint(std::uint16_t port) {
   Endpoint out;
-  out.addr = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  out.addr.bytes = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
   out.port = port;
   return out;
 }

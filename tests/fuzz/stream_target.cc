@@ -76,7 +76,7 @@ std::pair<int, int> tcp_pair() {
   return {a, b};
 }
 
-AgentStreamPtr make_stream(StreamHost& host, int fd, StreamRole role) {
+AgentStreamPtr make_stream(StreamHost& host, int fd, Role role) {
   StreamConfig config;
   config.via_shm = true;
   config.ring_bytes = kFuzzRing;
@@ -96,8 +96,8 @@ ssize_t send_all(AgentStream& stream, Bytes bytes) {
 struct Bystander {
   QuietHost host;
   std::pair<int, int> fds = tcp_pair();
-  AgentStreamPtr a = make_stream(host, fds.first, StreamRole::kConnect);
-  AgentStreamPtr b = make_stream(host, fds.second, StreamRole::kAccept);
+  AgentStreamPtr a = make_stream(host, fds.first, Role::kConnect);
+  AgentStreamPtr b = make_stream(host, fds.second, Role::kAccept);
 
   Bystander() {
     thread_wake_fd();  // once a thread
@@ -144,11 +144,11 @@ struct Place {
 
 class Trial {
  public:
-  Trial(HostileMemory& hostile, StreamRole role) : hostile_(hostile) {
+  Trial(HostileMemory& hostile, Role role) : hostile_(hostile) {
     const auto [a, b] = tcp_pair();
-    fd_ = role == StreamRole::kConnect ? a : b;
-    peer_ = role == StreamRole::kConnect ? b : a;
-    side_ = role == StreamRole::kConnect ? ShmSideIndex::kConnector : ShmSideIndex::kListener;
+    fd_ = role == Role::kConnect ? a : b;
+    peer_ = role == Role::kConnect ? b : a;
+    side_ = role == Role::kConnect ? ShmSideIndex::kConnector : ShmSideIndex::kListener;
     stream_ = make_stream(host_, fd_, role);
   }
   ~Trial() {
@@ -441,7 +441,7 @@ std::string try_stream(Bytes input) {
   static const Bystander bystander;
   const DescriptorWatch descriptors;
   Reader reader(input.first(std::min<std::size_t>(input.size(), 2048)));
-  const StreamRole role = reader.byte() % 2 == 0 ? StreamRole::kConnect : StreamRole::kAccept;
+  const Role role = reader.byte() % 2 == 0 ? Role::kConnect : Role::kAccept;
   std::string complaint = Trial(hostile, role).run(reader);
   if (complaint.empty() && !bystander.is_well()) complaint = "another stream suffers";
   return complaint.empty() ? descriptors.complaint() : complaint;

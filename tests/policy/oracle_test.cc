@@ -225,10 +225,10 @@ Endpoint kernel_name(const NaiveAddress& address, int port, bool mapped) {
     name->sin6_port = htons(static_cast<std::uint16_t>(port));
     std::memcpy(&name->sin6_addr, bytes, 16);
   }
-  const auto endpoint =
-      Endpoint::from_sockaddr(reinterpret_cast<const sockaddr*>(&storage), sizeof(storage));
-  EXPECT_TRUE(endpoint.has_value());
-  return endpoint.value_or(Endpoint{});
+  Endpoint endpoint;
+  const auto* name = reinterpret_cast<const sockaddr*>(&storage);
+  EXPECT_TRUE(Endpoint::from_sockaddr(name, sizeof storage, endpoint));
+  return endpoint;
 }
 
 TEST(Oracle, DecidesRandomConnectionsAsTheNaiveOracleDoes) {

@@ -1,7 +1,6 @@
 // Which peers share a protection domain: what an rkey of one is good for at another.
 #include <infiniband/verbs.h>
 
-#include <array>
 #include <memory>
 
 #include "rsocket-core/channel/verbs/device.h"
@@ -23,10 +22,10 @@ TEST(ProtectionDomainsTest, AreOneAnAddress) {
   ibv_free_device_list(devices);
   ASSERT_NE(device, nullptr);
   ProtectionDomains domains;
-  std::array<std::uint8_t, 16> one{};
-  std::array<std::uint8_t, 16> other{};
-  one[15] = 1;
-  other[15] = 2;
+  Address one;
+  Address other;
+  one.bytes[15] = 1;
+  other.bytes[15] = 2;
   const auto first = domains.get(device, one);
   const auto again = domains.get(device, one);
   const auto second = domains.get(device, other);

@@ -53,7 +53,7 @@ constexpr std::size_t kControlBytes =
 
 ShmAddress ShmAddress::from(const Endpoint& endpoint) noexcept {
   ShmAddress out;
-  std::memcpy(out.addr, endpoint.addr.data(), sizeof out.addr);
+  std::memcpy(out.addr, endpoint.addr.bytes.data(), sizeof out.addr);
   out.scope = endpoint.scope;
   out.port = endpoint.port;
   return out;
@@ -61,7 +61,7 @@ ShmAddress ShmAddress::from(const Endpoint& endpoint) noexcept {
 
 Endpoint ShmAddress::endpoint() const noexcept {
   Endpoint out;
-  std::memcpy(out.addr.data(), addr, sizeof addr);
+  std::memcpy(out.addr.bytes.data(), addr, sizeof addr);
   out.scope = scope;
   out.port = port;
   return out;
@@ -77,10 +77,10 @@ socklen_t make_shm_name(ShmName kind, const Endpoint& endpoint, sockaddr_un& out
   if (kind != ShmName::kExact) {
     std::snprintf(address, sizeof address, "%s", kind == ShmName::kAny4 ? "any4" : "any6");
   } else if (endpoint.is_v4()) {
-    inet_ntop(AF_INET, endpoint.addr.data() + 12, address, sizeof address);
+    inet_ntop(AF_INET, endpoint.addr.bytes.data() + 12, address, sizeof address);
   } else {
     char text[INET6_ADDRSTRLEN] = {};
-    inet_ntop(AF_INET6, endpoint.addr.data(), text, sizeof text);
+    inet_ntop(AF_INET6, endpoint.addr.bytes.data(), text, sizeof text);
     if (endpoint.scope != 0) {
       std::snprintf(address, sizeof address, "[%s%%%u]", text, endpoint.scope);
     } else {

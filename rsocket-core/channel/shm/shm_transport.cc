@@ -80,7 +80,7 @@ void ShmTransport::unwatch(int fd) noexcept {
 }
 
 // Takes `fd` over; null (with errno) closes it.
-ShmTransport::Handshake* ShmTransport::add(Role role, int fd) noexcept {
+ShmTransport::Handshake* ShmTransport::add(Stage stage, int fd) noexcept {
   const Key key = ++last_key_;
   Handshake* handshake = nullptr;
   try {
@@ -90,7 +90,7 @@ ShmTransport::Handshake* ShmTransport::add(Role role, int fd) noexcept {
     errno = ENOMEM;
     return nullptr;
   }
-  handshake->role = role;
+  handshake->stage = stage;
   handshake->fd = fd;
   if (receive_credentials(fd) && watch(EPOLL_CTL_ADD, fd, key, EPOLLIN)) return handshake;
   const int error = errno;
@@ -101,7 +101,7 @@ ShmTransport::Handshake* ShmTransport::add(Role role, int fd) noexcept {
 
 ShmTransport::Handshakes::iterator ShmTransport::find(PromotionId id) noexcept {
   return std::find_if(handshakes_.begin(), handshakes_.end(), [&](const auto& entry) {
-    return entry.second.role != Role::kSilent && entry.second.id == id;
+    return entry.second.stage != Stage::kSilent && entry.second.id == id;
   });
 }
 
@@ -117,10 +117,10 @@ void ShmTransport::drop_and_report(Handshakes::iterator it, Reason reason,
   events_.on_refused(*this, id, reason, peer_reason);
 }
 
-unsigned ShmTransport::count(Role role, Key listener) const noexcept {
+unsigned ShmTransport::count(Stage stage, Key listener) const noexcept {
   return static_cast<unsigned>(
       std::count_if(handshakes_.begin(), handshakes_.end(), [&](const auto& entry) {
-        return entry.second.role == role && entry.second.listener == listener;
+        return entry.second.stage == stage && entry.second.listener == listener;
       }));
 }
 
@@ -139,15 +139,15 @@ void ShmTransport::dispatch() noexcept {
     } else if (listeners_.count(key) != 0) {
       accept_some(key);
     } else if (const auto it = handshakes_.find(key); it != handshakes_.end()) {
-      switch (it->second.role) {
-        case Role::kSilent:
-        case Role::kRequested:
+      switch (it->second.stage) {
+        case Stage::kSilent:
+        case Stage::kRequested:
           on_listener_side(it);
           break;
-        case Role::kConnecting:
+        case Stage::kConnecting:
           on_answer(it);
           break;
-        case Role::kAnswered:
+        case Stage::kAnswered:
           break;
       }
     }
@@ -161,16 +161,16 @@ void ShmTransport::expire(std::int64_t now_ns) noexcept {
       return entry.second.deadline_ns != 0 && entry.second.deadline_ns <= now_ns;
     });
     if (it == handshakes_.end()) break;
-    switch (it->second.role) {
-      case Role::kConnecting:
+    switch (it->second.stage) {
+      case Stage::kConnecting:
         take_back_hello(it->second);
         drop_and_report(it, Reason::kTimeout, Reason::kNone);
         break;
-      case Role::kAnswered:
+      case Stage::kAnswered:
         hand_over(it);
         break;
-      case Role::kSilent:
-      case Role::kRequested:
+      case Stage::kSilent:
+      case Stage::kRequested:
         drop(it);
         break;
     }
@@ -201,7 +201,7 @@ void ShmTransport::set_timer() noexcept {
 void ShmTransport::cancel(PromotionId id) noexcept {
   const auto it = find(id);
   if (it == handshakes_.end()) return;
-  if (it->second.role == Role::kConnecting) take_back_hello(it->second);
+  if (it->second.stage == Stage::kConnecting) take_back_hello(it->second);
   drop(it);
 }
 

@@ -83,7 +83,7 @@ class ShmTransport final : public Transport {
     bool any_address = false;  // answers for what this process holds, not for a listener
   };
 
-  enum class Role : std::uint8_t {
+  enum class Stage : std::uint8_t {
     kSilent,      // accepted, no hello yet
     kRequested,   // the agent was asked
     kAnswered,    // the answer is sent; the channel is handed over by the next dispatch()
@@ -96,7 +96,7 @@ class ShmTransport final : public Transport {
     Handshake(const Handshake&) = delete;
     Handshake& operator=(const Handshake&) = delete;
 
-    Role role = Role::kSilent;
+    Stage stage = Stage::kSilent;
     PromotionId id = 0;
     Key listener = 0;
     int fd = -1;
@@ -116,11 +116,11 @@ class ShmTransport final : public Transport {
   };
   using Handshakes = std::map<Key, Handshake>;
 
-  Handshake* add(Role role, int fd) noexcept;
+  Handshake* add(Stage stage, int fd) noexcept;
   Handshakes::iterator find(PromotionId id) noexcept;
   void drop(Handshakes::iterator it) noexcept;
   void drop_and_report(Handshakes::iterator it, Reason reason, Reason peer_reason) noexcept;
-  unsigned count(Role role, Key listener) const noexcept;
+  unsigned count(Stage stage, Key listener) const noexcept;
 
   Reason begin_listener(const Listener& listener, const sockaddr_un* name,
                         socklen_t length) noexcept;

@@ -44,7 +44,7 @@ Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept
     return error == EAGAIN ? Reason::kBusy : shm_reason_of(error);
   }
 
-  Handshake* handshake = add(Role::kConnecting, fd);
+  Handshake* handshake = add(Stage::kConnecting, fd);
   if (handshake == nullptr) return shm_reason_of(errno);
   const auto it = handshakes_.find(last_key_);
   Reason why = Reason::kNone;

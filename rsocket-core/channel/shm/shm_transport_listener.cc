@@ -107,7 +107,7 @@ void ShmTransport::end_listener(std::map<Key, Listener>::iterator it,
   const Key key = it->first;
   for (auto handshake = handshakes_.begin(); handshake != handshakes_.end();) {
     const auto next = std::next(handshake);
-    if (handshake->second.listener == key && handshake->second.role == Role::kSilent) {
+    if (handshake->second.listener == key && handshake->second.stage == Stage::kSilent) {
       drop(handshake);
     }
     handshake = next;
@@ -146,7 +146,7 @@ void ShmTransport::accept_some(Key key) noexcept {
       return;
     }
     make_room_for_silent(key);
-    Handshake* handshake = add(Role::kSilent, fd);
+    Handshake* handshake = add(Stage::kSilent, fd);
     if (handshake == nullptr) continue;
     handshake->listener = key;
     handshake->deadline_ns = sys::now_ns() + kSilenceNs;
@@ -155,10 +155,10 @@ void ShmTransport::accept_some(Key key) noexcept {
 }
 
 void ShmTransport::make_room_for_silent(Key listener) noexcept {
-  if (count(Role::kSilent, listener) < kMaxSilent) return;
+  if (count(Stage::kSilent, listener) < kMaxSilent) return;
   // Keys grow with time.
   const auto oldest = std::find_if(handshakes_.begin(), handshakes_.end(), [&](const auto& entry) {
-    return entry.second.role == Role::kSilent && entry.second.listener == listener;
+    return entry.second.stage == Stage::kSilent && entry.second.listener == listener;
   });
   drop(oldest);
 }
@@ -167,7 +167,7 @@ void ShmTransport::on_listener_side(Handshakes::iterator it) noexcept {
   ShmPacket packet;
   const ShmPacket::Got got = packet.receive(it->second.fd);
   if (got == ShmPacket::Got::kNothing) return;
-  if (it->second.role == Role::kSilent) {
+  if (it->second.stage == Stage::kSilent) {
     if (got == ShmPacket::Got::kPacket) {
       on_hello(it, packet);
     } else {
@@ -184,10 +184,10 @@ void ShmTransport::on_hello(Handshakes::iterator it, ShmPacket& packet) noexcept
   Handshake& handshake = it->second;
   PromotionRequest request;
   Reason why_not = check_hello(handshake, packet, request);
-  if (why_not == Reason::kNone && count(Role::kRequested, handshake.listener) >= kMaxRequests) {
+  if (why_not == Reason::kNone && count(Stage::kRequested, handshake.listener) >= kMaxRequests) {
     why_not = Reason::kBusy;
   }
-  handshake.role = Role::kRequested;
+  handshake.stage = Stage::kRequested;
   handshake.id = next_id_();
   handshake.deadline_ns = 0;
   if (why_not != Reason::kNone) {
@@ -247,7 +247,7 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
 
 void ShmTransport::accept(PromotionId id, const AcceptParams& params) noexcept {
   const auto it = find(id);
-  if (it == handshakes_.end() || it->second.role != Role::kRequested) {
+  if (it == handshakes_.end() || it->second.stage != Stage::kRequested) {
     events_.on_refused(*this, id, Reason::kPeerGone, Reason::kNone);
     return;
   }
@@ -289,7 +289,7 @@ Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) no
   if (error == EPIPE || error == ECONNRESET) return Reason::kPeerGone;
   if (error == ETOOMANYREFS) return Reason::kNoDescriptors;
   if (error != 0) return shm_reason_of(error);
-  handshake.role = Role::kAnswered;
+  handshake.stage = Stage::kAnswered;
   handshake.deadline_ns = 1;  // long past
   set_timer();
   return Reason::kNone;
@@ -309,7 +309,7 @@ void ShmTransport::redirect(PromotionId id, const Rendezvous& where) noexcept {
 void ShmTransport::say_no(PromotionId id, const void* packet, std::size_t size) noexcept {
   const auto it = find(id);
   if (it == handshakes_.end()) return;
-  if (it->second.role == Role::kRequested && it->second.fd >= 0) {
+  if (it->second.stage == Stage::kRequested && it->second.fd >= 0) {
     // Best effort: a connector that does not get it sees the end of the connection.
     send_shm_packet(it->second.fd, packet, size, nullptr, 0);
   }

@@ -96,7 +96,7 @@ Reason reason_of_errno(int error, bool pins_memory) noexcept {
 
 std::shared_ptr<ProtectionDomain> ProtectionDomains::get(
     const std::shared_ptr<ibv_context>& device,
-    const std::array<std::uint8_t, 16>& peer) noexcept {
+    const Address& peer) noexcept {
   MutexLock lock(mutex_);
   try {
     std::erase_if(domains_, [](const auto& entry) { return entry.second.expired(); });

@@ -13,12 +13,12 @@
 
 #include <infiniband/verbs.h>
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 
 #include "rsocket-core/base/mutex.h"
+#include "rsocket-core/net/address.h"
 #include "rsocket-core/protocol/reason.h"
 
 namespace ringroad {
@@ -51,11 +51,11 @@ class ProtectionDomains {
  public:
   // Null with errno when there is none to be had.
   std::shared_ptr<ProtectionDomain> get(const std::shared_ptr<ibv_context>& device,
-                                        const std::array<std::uint8_t, 16>& peer) noexcept
+                                        const Address& peer) noexcept
       RR_EXCLUDES(mutex_);
 
  private:
-  using Key = std::pair<ibv_context*, std::array<std::uint8_t, 16>>;
+  using Key = std::pair<ibv_context*, Address>;
   Mutex mutex_ RR_RANK(protection_domains);
   std::map<Key, std::weak_ptr<ProtectionDomain>> domains_ RR_GUARDED_BY(mutex_);
 };
