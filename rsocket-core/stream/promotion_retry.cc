@@ -206,6 +206,7 @@ void PromotionRetry::ask_after_pause(std::int64_t now_ns) noexcept {
 void PromotionRetry::set_hold(Reason reason) noexcept {
   hold_.store(reason, std::memory_order_relaxed);
   start_when_back_ = peer_keeps_ = false;
+  passes_.store(false);
   asked_.store(true, std::memory_order_relaxed);
 }
 

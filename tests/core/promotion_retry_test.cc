@@ -150,5 +150,19 @@ TEST(PromotionRetryTable, AHoldOrTheEndOfAllAttemptsPlansNothing) {
   }
 }
 
+// For a connect that waits: it asks again soon, or returns.
+TEST(PromotionRetryTable, SaysWhetherTheLastRefusalPasses) {
+  PromotionRetry retry(true, 0, 0);
+  EXPECT_FALSE(retry.passes());
+  retry.after_refusal(Reason::kPeerRefused, Reason::kBusy, 1);
+  EXPECT_TRUE(retry.passes());
+  retry.after_refusal(Reason::kPeerRefused, Reason::kMaxChannels, 2);
+  EXPECT_FALSE(retry.passes());
+  retry.after_refusal(Reason::kTimeout, Reason::kNone, 3);
+  EXPECT_TRUE(retry.passes());
+  retry.set_hold(Reason::kOperator);
+  EXPECT_FALSE(retry.passes()) << "nobody asks";
+}
+
 }  // namespace
 }  // namespace ringroad::test
