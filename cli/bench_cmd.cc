@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -161,16 +162,10 @@ void add_options(CLI::App& command, const std::vector<BenchOption>& options,
   }
 }
 
-}  // namespace
-
-void add_bench_command(CLI::App& app, int& exit_status) {
-  CLI::App* command =
-      app.add_subcommand("bench", "Compare TCP, Ringroad and other ways onto RDMA under load");
-  set_usage(*command, "ringroad bench COMMAND [OPTIONS]");
-  command->require_subcommand(1);
+void add_benches(CLI::App& command, int& exit_status) {
   for (const Bench& bench : kBenches) {
     const auto words = std::make_shared<std::vector<std::string>>();
-    CLI::App* sub = command->add_subcommand(bench.name, bench.what);
+    CLI::App* sub = command.add_subcommand(bench.name, bench.what);
     set_usage(*sub, std::string("ringroad bench ") + bench.name + " [OPTIONS]");
     sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_options(*sub, bench_options(bench.name), words);
@@ -183,6 +178,17 @@ void add_bench_command(CLI::App& app, int& exit_status) {
     sub->callback(
         [name = std::string(bench.name), words, &exit_status] { exit_status = run(name, *words); });
   }
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, int& exit_status) {
+  CLI::App* command =
+      app.add_subcommand("bench", "Compare TCP, Ringroad and other ways onto RDMA under load");
+  set_usage(*command, "ringroad bench COMMAND [OPTIONS]");
+  command->require_subcommand(1);
+  // Only then: what is declared takes as long to read as the command takes to start.
+  command->preparse_callback([command, &exit_status](std::size_t) { add_benches(*command, exit_status); });
 }
 
 }  // namespace ringroad::cli
