@@ -1,5 +1,5 @@
 // JSON written straight into a string: for documents of thousands of objects, which a tree of
-// values would make slow. Whoever calls it sees to the order: key() in objects, begin and end in
+// values would make slow. The caller sees to the order: key() in objects, begin and end in
 // pairs.
 #pragma once
 

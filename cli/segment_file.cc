@@ -199,7 +199,7 @@ bool SlotsReader::verify(std::uint32_t used) {
       const bool is_live = slot(i).in_use.load(std::memory_order_relaxed) != 0;
       if (is_live) live_.push_back(&slot(i));
       if (same || slot(i).closed_at.load(std::memory_order_relaxed) <= closings) continue;
-      // Whoever ended here is not in the header. Nor here, if another has had the slot since.
+      // The stream that ended here is not in the header. Nor here, if another has had the slot since.
       if (!is_live) ended_.push_back(&slot(i));
       const std::uint32_t changes =
           slot(i).sequence.load(std::memory_order_relaxed) - sequences_[i];

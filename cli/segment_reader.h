@@ -32,7 +32,7 @@ struct Snapshot {
 std::string segment_directory();
 
 // Of an ended process' segment kRunning looks at the header alone: what others left behind, however
-// many and large, does not hold up who asks for those that run.
+// many and large, does not hold up a caller that asks for those that run.
 enum class Which { kAll, kRunning };
 
 // The segments in `directory`; files whose name is not a number are none. A directory that does

@@ -14,7 +14,7 @@
 namespace ringroad::cli {
 namespace {
 
-// Deep enough for whoever writes one by hand.
+// Deep enough for a person who writes one by hand.
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxWords = 10'000;
 

@@ -131,7 +131,7 @@ class Top {
       std::fputs(
           (arguments_.json ? top_json(now, view_, unix_time()) : top_lines(now, view_)).c_str(),
           stdout);
-      // Who reads it wants it now; and who reads no more ends it.
+      // A reader wants it now; and one that reads no more ends it.
       if (std::fflush(stdout) != 0) return kFailed;
     }
     return kDone;

@@ -53,7 +53,7 @@ struct Real {
 extern Real real_functions RR_HIDDEN;
 extern bool real_bound RR_HIDDEN;
 
-// Safe at any time: other libraries' constructors run before ours, and who calls a function that is not
+// Safe at any time: other libraries' constructors run before ours, and one that calls a function that is not
 // bound yet binds it. Nothing is asked here.
 inline const Real& real() noexcept { return real_functions; }
 // False: no function but syscall() can have been called, so that there is no stream yet.

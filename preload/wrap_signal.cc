@@ -18,7 +18,7 @@ using namespace ringroad::preload;
 using Handler = void (*)(int, siginfo_t*, void*);
 constexpr int kSignals = 65;  // 1 to 64, signal(7)
 
-// What the program has installed. Not one atomic: who installs two at once cannot tell which came
+// What the program has installed. Not one atomic: a program that installs two at once cannot tell which came
 // first, and a handler of either kind may be called with three arguments.
 struct Installed {
   std::atomic<Handler> handler{nullptr};

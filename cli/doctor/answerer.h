@@ -28,11 +28,11 @@ bool is_answered(const policy::Policy& policy, const Address& peer);
 enum class AcceptError : std::uint8_t { kRetry, kPause, kEnd };
 AcceptError meaning_of(int error) noexcept;
 
-// Greets whoever is at the other end of the socket and sends its messages back, for that time at
+// Greets the peer at the other end of the socket and sends its messages back, for that time at
 // most, however it spreads them.
 void converse(int fd, std::chrono::milliseconds time);
 
-// That other process. Answers whoever an RDMA rule of the policy holds, until SIGINT or SIGTERM.
+// That other process. Answers each peer that an RDMA rule of the policy holds, until SIGINT or SIGTERM.
 int serve_answers(const std::string& where);
 
 }  // namespace ringroad::cli::doctor

@@ -38,7 +38,7 @@ Address foreign_address(const Prefix& prefix, const std::vector<LocalAddress>& o
 }  // namespace
 
 json parse_json(const std::string& text) {
-  // Deeper than any tool's answer, and shallow enough for whoever walks through it.
+  // Deeper than any tool's answer, and shallow enough for a function that walks through it.
   constexpr std::size_t kDeepest = 64;
   std::size_t depth = 0;
   for (const char c : text) {
@@ -167,7 +167,7 @@ std::optional<User> Context::user(std::string& why) {
   return named_user(name.empty() ? "root" : name, why);
 }
 
-// The folder's owner is root where the process cannot be dumped; its status has who it is.
+// The folder's owner is root where the process cannot be dumped; its status has its user.
 std::optional<User> Context::user_of_process(std::string& why) {
   const std::string file = "/proc/" + std::to_string(about_.pid) + "/status";
   const FileText status = host_.read(file);
@@ -200,7 +200,7 @@ std::optional<User> Context::user_of_process(std::string& why) {
   return user;
 }
 
-// Without a name: who runs this.
+// Without a name: the user that runs this.
 std::optional<User> Context::named_user(const std::string& wanted, std::string& why) {
   User user;
   user.name = wanted;

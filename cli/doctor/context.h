@@ -68,10 +68,10 @@ class Context {
   bool is_rdma_netdev(const std::string& name) { return device_of(devices(), name) != nullptr; }
   const std::vector<LocalAddress>& addresses();
   const std::vector<Path>& paths();
-  // The user that was named; or else the unit's, the process's, or who runs this. Empty with `why`
+  // The user that was named; or else the unit's, the process's, or the one that runs this. Empty with `why`
   // when there is no such user, or nobody can tell.
   std::optional<User> user(std::string& why);
-  // "mysql", "unit mariadb", "process 4711" or "": whom user() is about.
+  // "mysql", "unit mariadb", "process 4711" or "": what user() is about.
   std::string about_whom() const;
 
  private:

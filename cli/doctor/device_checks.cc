@@ -1,4 +1,4 @@
-// RDMA devices, their modules and who may use them.
+// RDMA devices, their modules and the users that may use them.
 
 #include <sys/stat.h>
 

@@ -90,7 +90,7 @@ ProbeEnvironment::ProbeEnvironment(const std::string& library, const std::string
     why_ = file + ": " + why_;
     return;
   }
-  // Not closed by exec: whom it is for reads it by this number.
+  // Not closed by exec: the program that it is for reads it by this number.
   fd_ = memfd_create("ringroad-doctor-policy", 0);
   if (fd_ < 0 || write(fd_, policy.data(), policy.size()) != static_cast<ssize_t>(policy.size())) {
     why_ = std::string("memfd: ") + strerrordesc_np(errno);

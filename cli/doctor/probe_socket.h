@@ -1,4 +1,4 @@
-// What a probe and who answers it do with their sockets, which are blocking ones.
+// What a probe and its answerer do with their sockets, which are blocking ones.
 #pragma once
 
 #include <sys/socket.h>

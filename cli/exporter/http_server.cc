@@ -289,7 +289,7 @@ class HttpServer::Service {
   }
 
   Content content_;
-  Session::Connections connections_;  // who has waited for the longest time first
+  Session::Connections connections_;  // the one that has waited for the longest time first
   // After what the connections hold on to, so that it goes first.
   asio::io_context context_{1};
   asio::signal_set signals_;

@@ -15,7 +15,7 @@ def obstacle():
     """Why there can be none here, or ""."""
     if not os.access(PROGRAM, os.X_OK) or shutil.which("ssh") is None:
         return "not installed: openssh-server openssh-client"
-    return "" if os.geteuid() == 0 else "sshd needs root, to become the user who comes"
+    return "" if os.geteuid() == 0 else "sshd needs root, to become the user that comes"
 
 
 def options(port, directory):

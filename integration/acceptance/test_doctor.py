@@ -57,7 +57,7 @@ def test_an_answerer_is_pinged_over_tcp_and_the_reason_for_no_more_is_told(host,
     assert len(said) == 1 and said[0].endswith("is answered")
 
 
-def test_an_answerer_echoes_messages_and_drops_who_sends_others(host, policy, port):
+def test_an_answerer_echoes_messages_and_drops_a_peer_that_sends_others(host, policy, port):
     with Answerer(host, policy, f"127.0.0.1:{port}") as answerer:
         assert answered_after(answerer, port) == (b"ringroad-answer 1\n", b"\0\0\0\x0ahello!")
         for wrong in (b"\0\0\0\x03", b"\xff\xff\xff\xff", b"GET / HTTP/1.0\r\n\r\n"):

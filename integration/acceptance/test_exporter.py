@@ -153,7 +153,7 @@ def test_promtool_finds_nothing_to_complain_of(host, preload):
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_open_metrics_is_for_who_accepts_it(host, preload):
+def test_open_metrics_is_for_a_client_that_accepts_it(host, preload):
     with Pair(preload, 1, host=host), exporter(host) as server:
         for accept in (PROMETHEUS_ACCEPTS, "application/openmetrics-text"):
             kind, text = scrape(server.url, accept)
@@ -261,7 +261,7 @@ def test_a_body_is_not_taken_for_a_request(host):
         assert answer.count(b"HTTP/1.1 ") <= 1 and b"404" not in answer
 
 
-def test_who_connects_and_says_nothing_keeps_nobody_out(host):
+def test_a_client_that_connects_and_says_nothing_keeps_no_other_out(host):
     with exporter(host) as server, ExitStack() as idle:
         for number in range(500):
             client = idle.enter_context(socket.create_connection(("127.0.0.1", server.port)))
@@ -289,7 +289,7 @@ def test_a_request_that_drips_in_is_cut_off(host):
             assert time.monotonic() - began < 30
 
 
-def test_who_does_not_read_the_answer_holds_up_nobody(host):
+def test_a_client_that_does_not_read_the_answer_holds_up_no_other(host):
     with exporter(host) as server:
         with socket.socket() as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)

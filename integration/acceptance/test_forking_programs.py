@@ -107,7 +107,7 @@ def test_nginx_with_workers_serves_and_is_its_own_upstream(host, preload, user):
         for port in ports:
             check_http(port, data, preload)
         check_workers_promoted(host, new, ports[0])
-        # All are replaced by others, who share the listener's owner with them for a while.
+        # All are replaced by others, which share the listener's owner with them for a while.
         os.kill(child.pid, signal.SIGHUP)
         support.wait_for(lambda: len(set(children(child.pid)) - set(new)) == WORKERS,
                          "the workers of the new configuration")

@@ -1,4 +1,4 @@
-"""A rule's key_file: who has the same secret gets a channel, everybody else stays on TCP and is told why."""
+"""A rule's key_file: a peer with the same secret gets a channel, every other stays on TCP and is told why."""
 
 import os
 

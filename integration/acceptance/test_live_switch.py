@@ -463,7 +463,7 @@ def test_one_process_of_a_family_watches_and_another_when_that_ends(host, policy
 # ---- What can go wrong
 
 
-def test_who_cannot_be_asked_is_told_with_the_reason(host, preload):
+def test_a_process_that_cannot_be_asked_is_told_with_the_reason(host, preload):
     with Pair(preload, 1, host=host) as pair:
         gone = subprocess.run(["/bin/sh", "-c", "echo $$"], capture_output=True, text=True,
                               check=True).stdout.strip()

@@ -205,7 +205,7 @@ def test_reading_takes_nothing_from_the_process(host):
         assert switches() == before
 
 
-def test_who_cannot_be_shown_is_told_with_the_reason(host):
+def test_a_process_that_cannot_be_shown_is_told_with_the_reason(host):
     nobody = 65534
     with Crowd(host, 2) as crowd:
         for command in (["ss"], ["top", "--count", "1", "--interval", "0.1"]):

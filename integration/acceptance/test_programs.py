@@ -80,7 +80,7 @@ def check_promoted(host, pid, bytes_at_least):
 def check_idle(*pids, ticks=0):
     """Servers that nobody asks for anything use no processor; `ticks`: what their own timers take.
 
-    What they have still to do for those who asked before ends some time: one window of several counts.
+    What they have still to do for clients that asked before ends some time: one window of several counts.
     """
     for pid in pids:
         windows = []

@@ -309,7 +309,7 @@ def test_a_process_that_ends_ends_it_if_it_was_named(busy, host):
             assert top.returncode == 1 and "the processes have ended" in errors
 
 
-def test_who_reads_no_more_ends_it(busy):
+def test_a_reader_that_reads_no_more_ends_it(busy):
     words = [busy.tool.command, "top", "--interval", "0.1", "--directory", busy.runtime]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as top:
         top.stdout.readline()

@@ -75,7 +75,7 @@ def main(directory):
     _work[0] = directory
     processes.end_on_signals()
     agent = Agent()
-    # Whoever prints here would spoil an answer.
+    # A function that prints here would spoil an answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     try:

@@ -1,8 +1,8 @@
-"""Keeps a host's processors from halting, for whom their waking would be most of what is measured.
+"""Keeps a host's processors from halting, for benches where their waking is most of what is measured.
 
 While /dev/cpu_dma_latency is open, no processor goes to sleep more deeply than the number of
 microseconds that was written to it (Linux, Documentation/admin-guide/pm/cpuidle.rst, "Power
-Management Quality of Service for CPUs"). With 0 who is idle polls, in a virtual machine, too.
+Management Quality of Service for CPUs"). With 0 an idle processor polls, in a virtual machine, too.
 """
 
 import os

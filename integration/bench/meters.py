@@ -1,4 +1,4 @@
-"""What benches of one server and one load count beside it: packets, and who else was at work."""
+"""What benches of one server and one load count beside it: packets, and what else was at work."""
 
 from integration.bench.report import Metric
 from integration.lib import rdma_counters

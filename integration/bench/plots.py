@@ -24,7 +24,7 @@ def draw(tables, group, heading, path, field, panels):
     summaries = [summary for summary in tables.summaries(group) if summary["figures"]]
     if not summaries or not panels or obstacle():
         return False
-    import matplotlib  # it takes a second, and only those who get here need it
+    import matplotlib  # it takes a second, and only the callers that get here need it
     matplotlib.use("Agg")
     from matplotlib import pyplot
     figure, axes = pyplot.subplots(1, len(panels), figsize=(5.2 * len(panels), 4.2),

@@ -41,7 +41,7 @@ for number in range(100):
         assert data, "end of file"
         left -= len(data)
 print("echoed", flush=True)
-import signal; signal.pause()  # whoever wants to look at the connection may
+import signal; signal.pause()  # the bench looks at the connection meanwhile
 """
 
 

@@ -94,7 +94,7 @@ class Redis(run.Bench):
         end = self.place.server
         port = end.host.call("integration.lib.template:free_port", end.address)
         path = f"{end.host.work}/redis-{port}" if carrier.name == "unix" else ""
-        password = secrets.token_hex(16)  # whoever else is on that network is not to use it
+        password = secrets.token_hex(16)  # other hosts on that network are not to use it
         server = end.host.make(
             "integration.bench.redis_ends:Server", end.address, port, path, password, end.host.work,
             self._environment(carrier, "server", port), f"{end.host.work}/{carrier.name}-redis.log",

@@ -185,7 +185,7 @@ def test_a_budget_is_shared_by_the_blocks(out):
     assert min(blocks.count("one"), blocks.count("two")) >= len(blocks) / 8
 
 
-def test_processors_are_kept_awake_for_who_asks_and_no_longer(tmp_path):
+def test_processors_are_kept_awake_for_the_bench_that_asks_and_no_longer(tmp_path):
     file = tmp_path / "latency"
     file.write_bytes(b"at first")
     held = awake.Awake(file)

@@ -21,7 +21,7 @@ class Child:
     """A process with its output in a file.
 
     Its end is seen through a pidfd, so that waiting does not collect it and the kernel's account
-    of it (`usage`) can be read once, by the one who collects.
+    of it (`usage`) can be read once, by the one that collects.
     """
 
     def __init__(self, command, log, environment=None, pipes=False):

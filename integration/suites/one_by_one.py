@@ -5,7 +5,7 @@
                   [--tcp-pairs] NAME...
 
 A line `run ID` when a test begins and `RESULT ID` when it has ended; `end` after the last. With
---go it then waits for that pipe's end, so that who reads may look at the living process. RESULT is
+--go it then waits for that pipe's end, so that the reader may look at the living process. RESULT is
 ok, fail, error, skip, xfail or xpass. IDs in the FILE, one a line, are left out; they may be
 patterns of the shell's. With --tcp-pairs Python's socketpair() gives the two ends of a TCP
 connection. A test that takes more than S seconds ends the process, with its threads' stacks on

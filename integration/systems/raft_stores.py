@@ -67,7 +67,7 @@ class Stores:
                              support.ANSWER_S, "a store to listen", child)
 
     def between(self):
-        """Both ends of each stream between two stores: [(carrier of who connected, of who accepted)]."""
+        """Both ends of each stream between two stores: [(carrier at the connector, at the acceptor)]."""
         streams = [stream for child in self.children for stream in self.host.streams(child.pid)]
         accepted = {(stream["remote"], stream["local"]): stream for stream in streams
                     if stream["role"] == "accept"}

@@ -68,7 +68,7 @@ class Cluster:
         return self.ask(self.ports[0], "--cluster", *words, "--cluster-yes")
 
     def agrees(self, ports):
-        """All say that all slots are served, and who is there."""
+        """All say that all slots are served, and which nodes are there."""
         def says(port):
             info = self.ask(port, "cluster", "info")
             return "cluster_state:ok" in info and f"cluster_known_nodes:{MASTERS + 1}" in info
@@ -76,7 +76,7 @@ class Cluster:
                          support.ANSWER_S)
 
     def digest(self):
-        """Of all keys' values, each asked of whoever has it."""
+        """Of all keys' values, each asked of the node that has it."""
         return hashlib.sha256("\n".join(
             self.pipe(f"GET key:{number}" for number in range(KEYS))).encode()).hexdigest()
 

@@ -122,7 +122,7 @@ class PromotionBroker {
 
   // ---- promotion_broker.cc
   void connect(const AgentStreamPtr& stream, bool shm, bool rdma_next) noexcept;
-  // `where`: whom to ask instead of the listener, after so many redirects; null: the listener.
+  // `where`: what to ask instead of the listener, after so many redirects; null: the listener.
   void connect(const AgentStreamPtr& stream, Transport& transport, bool rdma_next,
                const Rendezvous* where, unsigned hops) noexcept;
   // Enters the promotion of a stream that has none. May throw std::bad_alloc.

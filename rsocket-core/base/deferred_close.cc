@@ -65,7 +65,7 @@ void* close_what_waits(void*) noexcept {
       unfinished.fetch_sub(1);
     }
     threads.fetch_sub(1);
-    // Who put something since then may have found all places taken.
+    // A thread that put something since then may have found all places taken.
     fd = take();
     if (fd >= 0 && !enter()) {
       put(fd);

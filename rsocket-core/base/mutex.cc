@@ -6,7 +6,7 @@
 
 namespace ringroad {
 
-// Whoever has slept cannot know whether others still do, and takes the lock as one that somebody awaits.
+// A thread that has slept cannot know whether others do, and takes the lock as one that somebody awaits.
 void Mutex::wait() noexcept {
   std::uint32_t now = word_.load(std::memory_order_relaxed);
   for (;;) {
@@ -25,7 +25,7 @@ bool Mutex::try_lock_or_mark() noexcept {
   signals::begin();
   std::uint32_t now = word_.load(std::memory_order_relaxed);
   for (;;) {
-    // What who passes by has seen, who has the lock is to see, too.
+    // What a thread that passes by has seen, the holder is to see, too.
     if (word_.compare_exchange_weak(now, now == kFree ? kTaken : now | kMarked,
                                     std::memory_order_acq_rel, std::memory_order_relaxed)) {
       break;
@@ -36,7 +36,7 @@ bool Mutex::try_lock_or_mark() noexcept {
   return false;
 }
 
-// Until the word is free nobody takes the lock, but who comes may still leave something.
+// Until the word is free nobody takes the lock, but a thread that comes may still leave something.
 std::uint32_t Mutex::free_and_wake() noexcept {
   const std::uint32_t left = word_.exchange(kFree, std::memory_order_acq_rel);
   if ((left & kAwaited) != 0) {

@@ -24,7 +24,7 @@ class RR_CAPABILITY("mutex") Mutex {
     signals::begin();
     if (!take()) wait();
   }
-  // The same. True: nobody had it. Who has waited takes it as one that is awaited.
+  // The same. True: nobody had it. A thread that has waited takes it as one that is awaited.
   bool lock_and_tell() noexcept RR_ACQUIRE() {
     signals::begin();
     if (take()) return true;
@@ -52,7 +52,7 @@ class RR_CAPABILITY("mutex") Mutex {
   void unlock_within() noexcept RR_RELEASE() { give(); }
   std::uint32_t unlock_within_and_tell() noexcept RR_RELEASE() { return give(); }
 
-  // In the child of a fork only: nobody else is left who could hold it. See
+  // In the child of a fork only: no other thread is left that could hold it. See
   // signals::forget_after_fork().
   void reset_after_fork() noexcept { word_.store(kFree, std::memory_order_relaxed); }
 
@@ -84,7 +84,7 @@ class RR_CAPABILITY("mutex") Mutex {
   std::atomic<std::uint32_t> word_{kFree};
 };
 
-// For who only passes by: takes it, or leaves a mark for whoever has it, who is told of the mark
+// For a thread that only passes by: takes it, or leaves a mark for the holder, which is told of the mark
 // when it lets go, in whichever way it does.
 class RR_CAPABILITY("mutex") MarkedMutex : private Mutex {
  public:

@@ -80,7 +80,7 @@ class RunHandlers {
   const unsigned depth_;
 };
 
-// From here on came_since_begin() tells of handlers; who polls in place of a sleep ends as that
+// From here on came_since_begin() tells of handlers; a poll in place of a sleep ends as that
 // would.
 inline void begin_wait() noexcept { thread_state.ran = kNone; }
 // Whether one has run, or would have but for the stretch that this is in.
@@ -96,7 +96,7 @@ inline std::atomic<std::uint64_t> handlers_unseen{0};
 // is its third argument.
 bool put_off(int signo, siginfo_t* info, void* context) noexcept;
 
-// A handler ran inside a stretch, as it could not be put off: whoever ends it shall look.
+// A handler ran inside a stretch, as it could not be put off: the end of the stretch looks.
 inline void look_at_the_end() noexcept { thread_state.put_off |= std::uint64_t{1} << (SIGKILL - 1); }
 
 // In the child of a fork, which is inside the stretches of its parent's locks.

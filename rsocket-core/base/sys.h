@@ -128,7 +128,7 @@ inline constexpr int kPrivateDescriptorBase = 768;
 // some microseconds where the program may just now put another by dup2(2). One of the two at a
 // time.
 //
-// Never waits for more than kPatience: whoever has the turn may be what a signal's handler
+// Never waits for more than kPatience: the thread that has the turn may be what a handler
 // interrupted. Then it is taken from him.
 class RR_SCOPED_CAPABILITY DescriptorTurn {
  public:
@@ -211,7 +211,7 @@ inline int duplicate(int fd) noexcept {
   return copy < 0 && errno == EINVAL ? fcntl(fd, F_DUPFD_CLOEXEC) : copy;
 }
 
-// Wakes whoever sleeps on an eventfd; a full counter is awake already.
+// Wakes the thread that sleeps on an eventfd; a full counter is awake already.
 inline void signal_eventfd(int fd) noexcept {
   const int saved = errno;
   const std::uint64_t one = 1;

@@ -116,7 +116,7 @@ class Channel {
 
   // Waiting. arm() asks that wait_fd() become readable at the next arrival (data, credit, control,
   // failure), and returns true if it is safe to sleep; false if something has arrived meanwhile:
-  // call progress() and look again. Several threads may sleep on one wait_fd(). Whoever is woken
+  // call progress() and look again. Several threads may sleep on one wait_fd(). One that is woken
   // calls drain() and then progress().
   virtual int wait_fd() const noexcept = 0;
   virtual bool arm() noexcept = 0;

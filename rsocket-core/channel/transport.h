@@ -66,7 +66,7 @@ class TransportEvents {
   // Ended without a channel. `peer_reason` is what the peer's refusal said, else kNone.
   virtual void on_refused(Transport& transport, PromotionId id, Reason reason,
                           Reason peer_reason) noexcept = 0;
-  // As on_refused(): the peer says who should be asked.
+  // As on_refused(): the peer says which process should be asked.
   virtual void on_redirect(Transport& transport, PromotionId id, const Rendezvous&) noexcept {
     on_refused(transport, id, Reason::kPeerRefused, Reason::kRedirect);
   }

@@ -87,7 +87,7 @@ void tcp_make_room(int fd, std::uint64_t bytes) noexcept {
   int before = 0;
   socklen_t length = sizeof before;
   if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &before, &length) != 0) return;
-  // socket(7): who asks to be woken for so many bytes is given a buffer that takes them (since
+  // socket(7): a program that asks to be woken for so many bytes is given a buffer that takes them (since
   // Linux 4.18), and keeps it.
   const int wanted =
       static_cast<int>(std::min<std::uint64_t>(bytes, std::numeric_limits<int>::max()));

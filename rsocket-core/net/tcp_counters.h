@@ -6,7 +6,7 @@
 
 namespace ringroad {
 
-// The bytes written to and read from the connected socket `fd` by whoever had it. `connected` says
+// The bytes written to and read from the connected socket `fd` by all that had it. `connected` says
 // that this end called connect(), whose SYN the kernel counts as an acknowledged byte. False where
 // the kernel does not tell (tcpi_bytes_acked and tcpi_bytes_received, tcp(7): Linux 4.1), or the
 // peer does not pause for long enough to say. REQUIRES: this end has not shut its output.
@@ -14,7 +14,7 @@ bool tcp_counters(int fd, bool connected, std::uint64_t& written, std::uint64_t&
 
 // True when the kernel's counts of bytes written to and read from the connected socket `fd` are
 // exactly these; where tcp_counters() would be false, false.
-// REQUIRES: nobody who goes through the library sends or receives on `fd` during the call. The peer
+// REQUIRES: no thread that goes through the library sends or receives on `fd` during the call. The peer
 // may be sending.
 bool tcp_counters_are(int fd, bool connected, std::uint64_t written, std::uint64_t read) noexcept;
 

@@ -21,7 +21,7 @@ bool may_ask(const ucred& asker) noexcept {
   return asker.uid == 0 || asker.uid == static_cast<uid_t>(sys::call(SYS_geteuid));
 }
 
-// Who sent it, if the kernel says so.
+// The process that sent it, if the kernel says so.
 std::optional<ucred> sender(msghdr& message) noexcept {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_CREDENTIALS) continue;
@@ -76,7 +76,7 @@ bool ControlSocket::open_as(const char* path, const char* suffix) noexcept {
   sys::call(SYS_unlinkat, AT_FDCWD, address.sun_path, 0);
   const int yes = 1;
   // Nobody can have asked before the permissions are set who would be let in after: requests are
-  // judged by who sent them.
+  // judged by their sender.
   if (sys::setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0 ||
       sys::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
       sys::call(SYS_fchmodat, AT_FDCWD, address.sun_path, 0600) != 0) {

@@ -228,7 +228,7 @@ bool ProcessGroup::alive(Member member) noexcept {
     default:
       return false;
   }
-  // Whoever finds it first says so, and a child that comes after all learns it.
+  // The member that finds it first says so, and a child that comes after all learns it.
   const std::uint32_t free_word = (word & ~3U) | kFree;
   return !slot.word.compare_exchange_strong(word, free_word) && word != free_word &&
          word >> 2 == member >> kIndexBits;
@@ -252,7 +252,7 @@ bool ProcessGroup::claim(std::uint32_t index, std::uint64_t seen) noexcept {
 ProcessGroup::ConnectionId ProcessGroup::fill(std::uint32_t index, const Words& tuple,
                                               std::uint64_t tag) noexcept {
   Connection& connection = connections_[index];
-  // Who has read any of this sees the claim when it looks at the word again: find().
+  // A reader of any of this sees the claim when it looks at the word again: find().
   std::atomic_thread_fence(std::memory_order_release);
   for (std::size_t i = 0; i < tuple.size(); ++i) {
     connection.tuple[i].store(tuple[i], std::memory_order_relaxed);
@@ -265,7 +265,7 @@ ProcessGroup::ConnectionId ProcessGroup::fill(std::uint32_t index, const Words& 
   return sequence << 32 | (index + 1);
 }
 
-// True: `index` is empty now, whoever did it.
+// True: `index` is empty now, by this or another thread.
 bool ProcessGroup::free_if_unheld(std::uint32_t index, std::uint64_t word) noexcept {
   Connection& connection = connections_[index];
   for (unsigned i = 0; i < kMaxHolders; ++i) {

@@ -10,7 +10,7 @@
 //   locks   one byte a member, held by that process; one byte a listener's address, held by the member
 //           that answers for it
 //
-// Nobody who dies leaves anything behind. A member is alive while the kernel says that its byte is
+// A member that dies leaves nothing behind. A member is alive while the kernel says that its byte is
 // locked (fcntl(2), F_SETLK: a lock goes with its process, also when that becomes another program,
 // because the memfd is close-on-exec; a zombie has none, and nobody else can come to have it). What the
 // dead held is found by asking that of each holder, at the time when it matters. The table itself is
@@ -77,7 +77,7 @@ class ProcessGroup {
   bool add(ConnectionId share, Member member) noexcept;
   // This process holds it no longer.
   void release(ConnectionId share) noexcept;
-  // Somebody holds it who cannot be known: for ever. True: nobody had said so before.
+  // A process that cannot be known holds it: for ever. True: nobody had said so before.
   bool keep(ConnectionId share) noexcept;
   // It has turned out that there is nobody. REQUIRES: keep() was true.
   void keep_no_longer(ConnectionId share) noexcept;
@@ -99,7 +99,7 @@ class ProcessGroup {
   // else `holder` is that one's number, or 0 where it has none here.
   bool try_become_responder(const Endpoint& listener, Carrier carrier, pid_t& holder) noexcept;
   void stop_leading(const Endpoint& listener, Carrier carrier) noexcept;
-  // The same for who watches the policy's files, and tells the others.
+  // The same for the member that watches the policy's files, and tells the others.
   bool lead_watching(pid_t& holder) noexcept {
     return try_become_responder(Endpoint{}, Carrier::kTcp, holder);
   }

@@ -85,7 +85,7 @@ class MirroredRing {
 }
 
 // An anonymous file of `bytes` that can never change its size (F_SEAL_SHRINK | F_SEAL_GROW, sealed
-// against other seals), so that a peer who shares it cannot make an access fault. Returns a
+// against other seals), so that a peer that shares it cannot make an access fault. Returns a
 // descriptor that the caller owns, close-on-exec, or -1 with errno.
 int create_sealed_memfd(const char* name, std::uint64_t bytes) noexcept;
 

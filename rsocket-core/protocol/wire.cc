@@ -47,7 +47,7 @@ FrameMatch match_frame(const Nonce& nonce, const std::uint8_t* bytes, std::size_
   }
   std::uint32_t given_back;
   std::memcpy(&given_back, bytes + 26, sizeof given_back);
-  // Who gives back has seen our token, and so waits for our RESUME.
+  // A peer that gives back has seen our token, and so waits for our RESUME.
   if (given_back != 0 && bytes[25] == 0) return FrameMatch::kOther;
   std::memcpy(&resume.consumed, bytes + 16, sizeof resume.consumed);
   resume.reason = reason_from_wire(bytes[24]);

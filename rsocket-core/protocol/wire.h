@@ -32,7 +32,7 @@ enum class Feature : std::uint32_t {
   // RESUME as bytes of the program's, and reset the connection.
   kGivenBack = 1U << 0,
   // A return to TCP that a control message announces, and no frame (ControlType::kLeft): somebody may read
-  // the TCP socket who would take a frame for bytes of the program's.
+  // the TCP socket that would take a frame for bytes of the program's.
   kLeft = 1U << 1,
   // The same over RDMA, where each end answers it with its own.
   kLeftAnswered = 1U << 2,
@@ -174,7 +174,7 @@ struct Refusal {
 };
 static_assert(sizeof(Refusal) == 8);
 
-// Where one process answers for the connections that it holds, whoever the listener is.
+// Where one process answers for the connections that it holds, of any listener.
 struct Rendezvous {
   std::array<std::uint8_t, 16> token{};  // names its Unix socket (shm_hello.h); zero: it has none
   std::uint16_t rdma_port = 0;           // its rdma_cm port in RDMA_PS_TCP; 0: it has none

@@ -97,7 +97,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
     // What stands under our pid is from a dead process, or from the program that this one was before.
     const auto own_pid = static_cast<std::uint32_t>(sys::getpid());
     segment->mode_before_exec_ = mode_of_file(segment->path_, own_pid, own_start_ticks());
-    constexpr std::uint32_t kSeldom = 8;  // who forks often shall not look at all files each time
+    constexpr std::uint32_t kSeldom = 8;  // a program that forks often does not look at all files
     if (own_pid % kSeldom == 0) remove_files_of_the_dead(directory, kKeepDeadS);
     sys::call(SYS_unlinkat, AT_FDCWD, segment->path_, 0);
     fd = sys::open_high([&] {
@@ -138,7 +138,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   h.pid_namespace = own_pid_namespace();
   std::snprintf(h.program, sizeof h.program, "%s", program);
   std::snprintf(h.library_version, sizeof h.library_version, "%s", RINGROAD_VERSION);
-  std::atomic_thread_fence(std::memory_order_release);  // who reads the magic finds the rest
+  std::atomic_thread_fence(std::memory_order_release);  // a reader of the magic finds the rest
   h.magic = kSegmentMagic;
   return segment;
 }
@@ -151,7 +151,7 @@ Segment::~Segment() {
 void Segment::lock() noexcept {
   constexpr unsigned kSpins = 64;
   for (unsigned spins = 0; !busy_.try_lock();) {
-    // Who has it may need this processor.
+    // The thread that has it may need this processor.
     if (++spins % kSpins == 0) {
       const timespec nap{0, 20'000};
       sys::call(SYS_nanosleep, &nap, nullptr);

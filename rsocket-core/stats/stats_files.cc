@@ -43,7 +43,7 @@ bool is_dead(long pid) noexcept {
 }
 
 // Whether the process that made the file has been found dead for so long. The first who finds it so writes
-// down when: whoever wants to know what it did last shall have the time.
+// down when: a person who wants to know what it did last has the time.
 bool has_been_dead(int fd, long pid, std::int64_t keep_s) noexcept {
   struct stat st {};
   SegmentHeader header;
@@ -54,7 +54,7 @@ bool has_been_dead(int fd, long pid, std::int64_t keep_s) noexcept {
   }
   timespec now{};
   sys::call(SYS_clock_gettime, CLOCK_REALTIME, &now);
-  // Not the time of the last access: whoever reads the file would change that.
+  // Not the time of the last access: a reader of the file would change that.
   constexpr mode_t kMark = S_IXUSR;
   if ((st.st_mode & kMark) == 0) {
     if (keep_s <= 0) return true;

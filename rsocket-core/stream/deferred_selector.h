@@ -69,7 +69,7 @@ class DeferredSelector {
   // Calls that have returned, having transferred something.
   unsigned made() const noexcept { return made_of(word_.load(std::memory_order_relaxed)); }
   bool settled() const noexcept { return (word_.load(std::memory_order_seq_cst) & kSettled) != 0; }
-  // In the child of a fork: who was inside is not there.
+  // In the child of a fork: the threads that were inside are not there.
   void forget_guests() noexcept { word_.fetch_and(~kInside, std::memory_order_relaxed); }
 
  private:

@@ -38,7 +38,7 @@
 namespace ringroad::epoll {
 
 inline constexpr std::uint32_t kInput = EPOLLIN | EPOLLRDNORM;
-// The kernel wakes those who ask for any of these when bytes arrive (sock_def_readable).
+// The kernel wakes the waiters that ask for any of these when bytes arrive (sock_def_readable).
 inline constexpr std::uint32_t kArrival = EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDBAND;
 inline constexpr std::uint32_t kOutput = EPOLLOUT | EPOLLWRNORM;
 

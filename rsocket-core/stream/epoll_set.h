@@ -241,7 +241,7 @@ class EpollSet {
   boost::intrusive::list<
       Item, boost::intrusive::base_hook<boost::intrusive::list_base_hook<boost::intrusive::tag<Item>>>>
       dirty_ RR_GUARDED_BY(dirty_mutex_);
-  // Changed with the lock. Who has mutex_ reads them without: nobody comes to sleep then.
+  // Changed with the lock. A holder of mutex_ reads them without: no thread comes to sleep then.
   std::atomic<bool> any_dirty_{false}, any_in_place_{false};  // the latter: looked at with inner_'s events
   std::atomic<unsigned> sleepers_{0};
   std::atomic<bool> always_wake_{false};

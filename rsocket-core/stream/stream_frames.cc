@@ -134,7 +134,7 @@ void StreamTransitions::scan_frames() noexcept {
     if (boundary_ == kNoBoundary || protocol_.resume_seen() || state() == State::kReset) return;
     const std::uint64_t unread = boundary_ - tcp_rx_;
     if (unread > kMaxPeekBytes) {
-      // Announced, by whoever it was, and never to come?
+      // Announced, by the peer or a forger, and never to come?
       if (tcp_peer_ended(fd()) && unread_in_kernel(fd()) == 0) tcp_ended(0);
       return;
     }
@@ -329,7 +329,7 @@ void StreamTransitions::break_connection(int error, Reason reason) noexcept {
   const bool ended = all_arrived() && !shut_wr();
   standing_.set_error(ended && error == ECONNRESET ? EPIPE : error);
   kernel_only_.store(false);
-  shutdowns_.fetch_add(1, std::memory_order_relaxed);  // an edge, also for who is late to see the error
+  shutdowns_.fetch_add(1, std::memory_order_relaxed);  // an edge, also for a waiter that comes late
   deadline_ns_ = kForever;
   // Let the peer know at once, and the kernel's socket agree with what we report.
   sys::shutdown(fd(), SHUT_RDWR);

@@ -257,7 +257,7 @@ bool StreamReadiness::spin_until_ready(short events, std::int64_t deadline_ns,
         }
         if (receive != nullptr) {
           if (moved || !all) receive->taken = take_short(receive->to, receive->n);
-          // Who has not asked before finds these out here.
+          // A caller that has not asked before finds these out here.
           moved |= receive->taken > 0 ||
                    (all && (shut_rd_ || standing_.error() != 0));
         }

@@ -44,7 +44,7 @@ int Stream::shutdown(int how) noexcept {
       if (write) standing_.mark(StateWord::kShutWr);
       if (read) shut_rd_ = kernel_shut_rd_ = true;
     } else {
-      // On TCP the kernel tells all who wait; also of a shutdown that changes nothing.
+      // On TCP the kernel tells all that wait; also of a shutdown that changes nothing.
       shutdowns_.fetch_add(1, std::memory_order_relaxed);
       if (read) shut_rd_ = true;
       if (write && !shut_wr()) {

@@ -144,7 +144,7 @@ void StreamTransitions::on_control(const ControlMessage& m) noexcept {
         } else {
           standing_.unmark(StateWord::kPeerClosing);
         }
-        // Who read the last bytes before knowing that has told the peer of it when it must; now the
+        // A thread that read the last bytes before knowing that has told the peer of it when it must; now the
         // rest is told. Both hold this lock, so that one of them knows of the other.
         channel_->progress();
       }

@@ -80,7 +80,7 @@ void take_seat() noexcept {
   });
   if (found != std::end(seats)) {
     seats_left.fetch_sub(1, std::memory_order_relaxed);
-    // Who has not seen it taken has made a set that is seen from here on.
+    // A thread that has not seen it taken has made a set that is seen from here on.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (pthread_setspecific(exit_key, found) == 0) {
       seat = found;

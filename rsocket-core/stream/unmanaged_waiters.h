@@ -1,10 +1,10 @@
-// Who waits in the kernel, in an epoll instance of the program's that is no EpollSet's: outside. It may get
-// its first stream meanwhile, and its set knows nothing of those who came before. So while anybody waits
-// outside, of whatever instance, sets wake whoever sleeps in theirs even if they know of no sleeper.
+// Threads that wait in the kernel, in an epoll instance that is no EpollSet's: outside. The instance may get
+// its first stream meanwhile, and its set knows nothing of those that came before. So while one waits
+// outside, of whatever instance, sets wake the sleepers in theirs even if they know of no sleeper.
 //
 // As long as there is no set at all, in most processes for good, nobody asks, and a wait should cost next to
-// nothing: a thread has a seat, where it says that it waits by plain stores. Who makes the first set has all
-// threads pass a barrier, membarrier(2), and then counts those who sit. From then on each wait counts itself.
+// nothing: a thread has a seat, where it says that it waits by plain stores. The first set has all threads
+// pass a barrier, membarrier(2), and then counts those that sit. From then on each wait counts itself.
 //
 // Thread rule: any thread; a seat is its thread's own, and that of handlers which run there.
 #pragma once

@@ -1,6 +1,6 @@
 // Bytes from before a switch that the program has not read when the stream goes back to TCP.
 //
-//   our kernel, unread:  | program's bytes | TOKEN |            who reads on without the library, a child
+//   our kernel, unread:  | program's bytes | TOKEN |            a process without the library, a child
 //                        | given back      |                    or another program, would read the frames
 //
 //   we write   RESUME{given back = n} n bytes      the peer writes them again, and then its replay

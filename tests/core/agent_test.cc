@@ -329,7 +329,7 @@ TEST_F(AgentTest, AListenerThatIsClosedAndOpenedAgainIsAnsweredForWithoutConnect
   EXPECT_TRUE(transport().wait_no_answers_for(listener));
 }
 
-TEST_F(AgentTest, AClosedListenerLeavesItsAddressToWhoListensThereNow) {
+TEST_F(AgentTest, AClosedListenerLeavesItsAddressToTheOneThatListensThereNow) {
   Stream& stream = open(Role::kAccept);
   const Endpoint listener = stream.tuple().local;
   process_.agent->listen(listener, false, true);
@@ -394,7 +394,7 @@ TEST_F(AgentTest, StreamsThatHaveEndedAreNotKeptInMindForThePeer) {
   EXPECT_LT(mallinfo2().uordblks, used + kMany * sizeof(Stream) / 2);
 }
 
-TEST_F(AgentTest, WhoIsSentForAllIsAnotherOneEachTime) {
+TEST_F(AgentTest, TheStreamThatIsSentForAllIsAnotherOneEachTime) {
   open(Role::kConnect);
   open(Role::kConnect);
   ASSERT_TRUE(wait_asked(2));
@@ -406,7 +406,7 @@ TEST_F(AgentTest, WhoIsSentForAllIsAnotherOneEachTime) {
     EXPECT_TRUE(round == 3 || sys::now_ns() - began > 100'000'000);
     refuse(asked().back(), Reason::kOperator);
   }
-  // Whoever is on his way may close; the other one goes on.
+  // The envoy that is on its way may close; the other one goes on.
   ASSERT_TRUE(wait_asked(6));
   const std::size_t on_its_way = connections_[0]->stream->state() == State::kConnecting ? 0 : 1;
   connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(on_its_way));

@@ -1,4 +1,4 @@
-// Who has a channel when not all can have one.
+// Which streams have a channel when not all can have one.
 #include "rsocket-core/agent/channel_budget.h"
 
 #include <deque>

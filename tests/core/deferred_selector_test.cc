@@ -158,7 +158,7 @@ TEST(DeferredUse, NothingIsPromotedWhileACallIsInsideOfTheKernel) {
   p.take_from_kernel(20);
   p.stream->on_deferred_call_returned(false, 20);
   EXPECT_EQ(p.host.asked, 1);
-  EXPECT_EQ(p.host.attended, 1) << "who has asked in vain is told";
+  EXPECT_EQ(p.host.attended, 1) << "the caller that has asked in vain is told";
   EXPECT_TRUE(p.stream->read_since_asked());
   EXPECT_TRUE(p.stream->all_read());
   EXPECT_EQ(p.stream->may_promote(), Reason::kNone);

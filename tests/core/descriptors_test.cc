@@ -62,7 +62,7 @@ TEST(Descriptors, TheLastLowNumberIsLeftToTheProgram) {
   sys::close(numbers.last);
 }
 
-TEST(Descriptors, WhoeverKeepsTheTurnKeepsNobodyWaitingForLong) {
+TEST(Descriptors, AThreadThatKeepsTheTurnKeepsNoOtherWaitingForLong) {
   const sys::DescriptorTurn kept;
   std::thread([] { sys::close(sys::open_high(open_event)); }).join();
 }

@@ -120,7 +120,7 @@ void run_crowd(const Crowd& crowd) {
     EXPECT_STREQ(state_name(pairs[i]->b->state()), "ON_CHANNEL") << "connection " << i;
   }
   all_read = true;
-  // Who sleeps shall see it.
+  // A sleeper sees it.
   while (send_text_unless_held(*pairs[0]->a, "x") < 0) std::this_thread::yield();
   for (std::thread& thread : waiters) thread.join();
   over = true;

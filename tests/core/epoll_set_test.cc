@@ -45,7 +45,7 @@ TEST(EpollSet, ReportsAStreamOnTcpAndOnItsChannelAlike) {
 }
 
 // Of the kernel's own, what is new waits for what is ready already, each once.
-TEST(EpollSet, WhoTakesOneEventAtATimeHearsOfTheKernelsWithinARoundOfTheStreams) {
+TEST(EpollSet, ACallerThatTakesOneEventAtATimeHearsOfTheKernelsWithinARoundOfTheStreams) {
   for (const std::size_t streams : {std::size_t{1}, std::size_t{4}, std::size_t{40}}) {
     std::vector<std::unique_ptr<StreamPair>> pairs;
     Instance instance;
@@ -196,7 +196,7 @@ TEST(EpollSet, FramesThatTheLookItselfReadsAreNoArrival) {
 }
 
 // Not by waiting for the change to be over, as there is something else to tell.
-// Who asks for urgent bytes and room is told of room with every arrival, as by the kernel.
+// An entry that asks for urgent bytes and room is told of room with every arrival, as by the kernel.
 TEST(EpollSet, AnArrivalIsAnEdgeOfRoomThoughTheCarrierChangesBeforeItIsAskedFor) {
   StreamPair p;
   Instance instance;
@@ -213,7 +213,7 @@ TEST(EpollSet, AnArrivalIsAnEdgeOfRoomThoughTheCarrierChangesBeforeItIsAskedFor)
   EXPECT_TRUE(p.a->tx_is_held());
 }
 
-TEST(EpollSet, RoomIsToldToWhoComesWhileTheCarrierChanges) {
+TEST(EpollSet, RoomIsToldToACallerThatComesWhileTheCarrierChanges) {
   StreamPair p;
   StreamPair other;
   EXPECT_EQ(1, send_text(*other.a, "x"));
@@ -235,7 +235,7 @@ TEST(EpollSet, RoomIsToldToWhoComesWhileTheCarrierChanges) {
 }
 
 // What is promised, what is there on the library's side and what is the kernel's take turns.
-TEST(EpollSet, WhoTakesOneEventAtATimeHearsOfAllWhileTheCarrierChanges) {
+TEST(EpollSet, ACallerThatTakesOneEventAtATimeHearsOfAllWhileTheCarrierChanges) {
   StreamPair changing[2];
   StreamPair other;
   const int event = ::eventfd(1, EFD_CLOEXEC);
@@ -263,7 +263,7 @@ TEST(EpollSet, WhoTakesOneEventAtATimeHearsOfAllWhileTheCarrierChanges) {
   ::close(event);
 }
 
-TEST(EpollSet, RoomIsAnEdgeForWhoFoundNone) {
+TEST(EpollSet, RoomIsAnEdgeForASenderThatFoundNone) {
   StreamPair p(4096);
   p.promote();
   Instance instance;

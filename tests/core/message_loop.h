@@ -1,7 +1,7 @@
 // What the programs that count a message's cost have in common: two streams in this one thread, so that
 // every instruction is counted and none waits.
 //
-// Included once by a program: it has a clock of its own, by which who polls is sent to while it does.
+// Included once by a program: it has a clock of its own, by which a poll is sent to while it lasts.
 #pragma once
 
 #include <time.h>
@@ -16,7 +16,7 @@
 
 namespace ringroad::test {
 
-// Who has asked for the time so often is sent a message; 0: nobody.
+// A thread that has asked for the time so often is sent a message; 0: none.
 inline int asks_until_sent = 0;
 inline std::function<void()> send_meanwhile;
 

@@ -64,7 +64,7 @@ TEST(MutexTest, IsTriedInVainWhileItIsTaken) {
   mutex.unlock_within();
 }
 
-TEST(MutexTest, WhoPassesByLeavesAMarkForWhoeverHasIt) {
+TEST(MutexTest, AThreadThatPassesByLeavesAMarkForTheHolder) {
   MarkedMutex mutex;
   if (!mutex.try_lock_or_mark()) FAIL() << "is free";
   std::thread([&] {
@@ -77,14 +77,14 @@ TEST(MutexTest, WhoPassesByLeavesAMarkForWhoeverHasIt) {
   EXPECT_EQ(mutex.unlock_and_tell(), 0U) << "a mark is told once";
 }
 
-// What somebody has done before passing by is seen by whoever had the lock, or comes to have it;
-// also beside those who sleep for it.
-TEST(MutexTest, NothingThatWasDoneByWhoPassesByGoesUnseen) {
+// What a thread has done before passing by is seen by the holder of the lock, or the next one;
+// also beside threads that sleep for it.
+TEST(MutexTest, NothingThatAThreadDoesBeforePassingByGoesUnseen) {
   constexpr int kPassers = 3;
   constexpr int kRounds = 20'000;
   MarkedMutex mutex;
   std::atomic<int> done{0};
-  int seen = 0;  // by who had the lock
+  int seen = 0;  // by the holder
   int slept = 0;
   const auto look = [&](std::uint32_t left) {
     while ((left & Mutex::kMarked) != 0 && mutex.try_lock_or_mark()) {
@@ -115,7 +115,7 @@ TEST(MutexTest, NothingThatWasDoneByWhoPassesByGoesUnseen) {
   EXPECT_EQ(slept, 2 * kRounds);
 }
 
-TEST(MutexTest, IsFreeInAChildWhoeverHeldIt) {
+TEST(MutexTest, IsFreeInAChildWhicheverThreadHeldIt) {
   Mutex mutex;
   mutex.lock();
   mutex.reset_after_fork();

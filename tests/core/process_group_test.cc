@@ -122,10 +122,10 @@ TEST(NoFamilyTest, KnowsNothing) {
   EXPECT_EQ(none.enter(connection(1)), 0U);
   EXPECT_EQ(none.find(connection(1), where), ProcessGroup::Found::kNobody);
   EXPECT_FALSE(none.alone(1));
-  EXPECT_TRUE(try_become_responder(none, at(1))) << "whoever never forked answers for all its listeners";
+  EXPECT_TRUE(try_become_responder(none, at(1))) << "one that never forked answers for all its listeners";
 }
 
-TEST_F(FamilyTest, WhoEntersAConnectionHoldsItAlone) {
+TEST_F(FamilyTest, AMemberThatEntersAConnectionHoldsItAlone) {
   const ProcessGroup::ConnectionId share = family.enter(connection(1));
   ASSERT_NE(share, 0U);
   EXPECT_TRUE(family.alone(share));
@@ -152,7 +152,7 @@ TEST_F(FamilyTest, AChildsConnectionIsFoundAtItsRendezvous) {
   EXPECT_EQ(find(1), ProcessGroup::Found::kNobody);
 }
 
-TEST_F(FamilyTest, WhoHasPublishedNothingCannotBeAsked) {
+TEST_F(FamilyTest, AMemberThatHasPublishedNothingCannotBeAsked) {
   Child child(family, [&] { return family.enter(connection(1)) != 0; });
   ASSERT_TRUE(child.did_it());
   EXPECT_EQ(find(1), ProcessGroup::Found::kOther);
@@ -202,7 +202,7 @@ TEST_F(FamilyTest, TheKilledHoldNothing) {
   EXPECT_EQ(find(1), ProcessGroup::Found::kSelf);
 }
 
-TEST_F(FamilyTest, WhoBecomesAnotherProgramHoldsWhatItWasSaidToKeepOnly) {
+TEST_F(FamilyTest, AMemberThatBecomesAnotherProgramHoldsWhatItWasSaidToKeepOnly) {
   const ProcessGroup::ConnectionId closed = family.enter(connection(1));
   const ProcessGroup::ConnectionId kept = family.enter(connection(2));
   const ProcessGroup::Member member = family.reserve();
@@ -221,13 +221,13 @@ TEST_F(FamilyTest, WhoBecomesAnotherProgramHoldsWhatItWasSaidToKeepOnly) {
   EXPECT_TRUE(in_time([&] { return family.alone(closed); }));
   EXPECT_FALSE(family.alone(kept));
   child.kill();
-  EXPECT_FALSE(family.alone(kept)) << "who knows where the descriptor went";
+  EXPECT_FALSE(family.alone(kept)) << "nothing says where the descriptor went";
   EXPECT_EQ(find(2), ProcessGroup::Found::kSeveral);
   family.release(kept);
   EXPECT_EQ(find(2), ProcessGroup::Found::kNobody);
 }
 
-TEST_F(FamilyTest, WhoDoesNotBecomeAnotherProgramTakesItsWordBackAndNobodyElses) {
+TEST_F(FamilyTest, AMemberThatDoesNotBecomeAnotherProgramTakesItsWordBackAndNoOthers) {
   const ProcessGroup::ConnectionId share = family.enter(connection(1));
   ASSERT_TRUE(family.keep(share));
   EXPECT_FALSE(family.keep(share)) << "it was said before";
@@ -338,7 +338,7 @@ TEST_F(FamilyTest, OneMemberAnswersForAListenerUntilItEnds) {
   EXPECT_TRUE(child.did_it());
 }
 
-TEST_F(FamilyTest, WhoAnswersIsNamedAndHasEachCarrierByItself) {
+TEST_F(FamilyTest, TheResponderIsNamedAndHasEachCarrierByItself) {
   ASSERT_TRUE(try_become_responder(family, at(1)));
   const pid_t parent = ::getpid();
   Child child(family, [&] {
@@ -350,7 +350,7 @@ TEST_F(FamilyTest, WhoAnswersIsNamedAndHasEachCarrierByItself) {
   EXPECT_FALSE(try_become_responder(family, at(1), Carrier::kRdma));
 }
 
-TEST_F(FamilyTest, WhoStopsAnsweringAndLivesSaysSo) {
+TEST_F(FamilyTest, AResponderThatStopsAndLivesSaysSo) {
   pollfd news{family.news_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&news, 1, 0), 0);
   Child child(family, [&] {

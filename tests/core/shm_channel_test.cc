@@ -142,7 +142,7 @@ TEST_P(ShmChannelTest, ShowsConsumptionExactlyAfterFin) {
   EXPECT_EQ(a->tx_consumed(), 3u);
 }
 
-TEST_P(ShmChannelTest, ShowsConsumptionInTheEndToWhoKeepsAsking) {
+TEST_P(ShmChannelTest, ShowsConsumptionInTheEndToASenderThatKeepsAsking) {
   auto [a, b] = make();
   send(*a, "abc");
   EXPECT_EQ(receive_all(*b), "abc");

@@ -92,7 +92,7 @@ TEST(ShmTransportHostile, AcceptsTheHelloThatTheOthersAreMadeFrom) {
   }
 }
 
-// Who says nothing of versions and features is of a build that knows of none.
+// A peer that says nothing of versions and features is of a build that knows of none.
 TEST(ShmTransportVersions, AConnectorFromBeforeRangesGetsAChannelWithoutWhatItMayNotKnow) {
   Node host;
   host.accept_everything();

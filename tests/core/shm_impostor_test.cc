@@ -1,4 +1,4 @@
-// Listeners that are impostors, and what the kernel says of who asks and who answers.
+// Listeners that are impostors, and what the kernel says of the asker and the answerer.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -100,7 +100,7 @@ TEST(ShmTransportHostile, AnAnswerByAnotherUserThanTheConnectionsIsNotBelieved) 
   EXPECT_EQ(client.agent.refused[0].reason, Reason::kForged);
 }
 
-// By somebody who has seen the request go by, but has no key: without a proof, and with the request's own.
+// By a process that has seen the request go by, but has no key: without a proof, and with the request's own.
 TEST(ShmTransportHostile, AnAnswerThatDoesNotProveTheKeyIsNotBelieved) {
   for (const bool reflected : {false, true}) {
     Node client;

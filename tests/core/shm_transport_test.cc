@@ -116,7 +116,7 @@ TEST(ShmFamilyTest, NoTwoProcessesAnswerUnderOneName) {
   EXPECT_NE(first.token, second.token);
 }
 
-TEST(ShmFamilyTest, WhoeverHadTheConnectionAndEndedIsNotThere) {
+TEST(ShmFamilyTest, AProcessThatHadTheConnectionAndEndedIsNotThere) {
   Node client;
   Rendezvous where;
   {
@@ -351,7 +351,7 @@ TEST(ShmTransportTest, StaysQuietWhenNothingHappens) {
 
 const SharedKey kOtherKey = SharedKey::of("other secret, long enough", 25);
 
-TEST(ShmTransportKeys, WhoHasTheSameGetsAChannelAndAProofForTheSwitch) {
+TEST(ShmTransportKeys, APeerThatHasTheSameGetsAChannelAndAProofForTheSwitch) {
   Node client;
   Node host;
   client.key = host.key = kOneKey;

@@ -47,7 +47,7 @@ TEST(StateWord, TellsTheLastErrorOnceAndKeepsTheRest) {
   EXPECT_TRUE(standing.is(StateWord::kPeerClosed));
 }
 
-// Errors come from whoever holds either lock, while the one who holds both moves the state.
+// Errors come from a holder of either lock, while the holder of both moves the state.
 TEST(StateWord, NothingIsLostThatComesWhileAnotherThreadMovesIt) {
   StateWord standing;
   constexpr int kRounds = 20'000;

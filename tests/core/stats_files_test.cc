@@ -92,7 +92,7 @@ TEST_F(StatsFiles, OfTheDeadAreRemovedWithWhatStandsBesideThem) {
   EXPECT_EQ(names(), std::set<std::string>{std::to_string(::getpid())});
 }
 
-TEST_F(StatsFiles, OfTheDeadStayForWhoWantsToKnowWhatTheyDidLast) {
+TEST_F(StatsFiles, OfTheDeadStayForAWhileToShowWhatTheyDidLast) {
   const std::string dead = killed();
   remove_files_of_the_dead(directory_.c_str(), 600);
   remove_files_of_the_dead(directory_.c_str(), 600);

@@ -73,7 +73,7 @@ TEST_F(Boundary, WhatStandsBehindTheFramesOfAReturnIsCountedAndPeekedAt) {
   EXPECT_EQ(0, p.a->unread_bytes());
 }
 
-// Who reads without the library, as a child does, or another program: up to the end, or an error.
+// Reads without the library, as a child does, or another program: up to the end, or an error.
 std::string raw(int fd, std::size_t n) {
   std::string got;
   while (got.size() < n && readable(fd, 1000)) {
@@ -121,7 +121,7 @@ TEST_F(Boundary, WhatIsGivenBackIsReadInOrderByTheProgramThatHadNotReadIt) {
   EXPECT_EQ("bc", got);
 }
 
-TEST_F(Boundary, WhoGivesBackMoreThanThereCanBeIsCutOff) {
+TEST_F(Boundary, APeerThatGivesBackMoreThanThereCanBeIsCutOff) {
   std::uint8_t frame[kResumeBytes];
   const ResumeFrame lie{0, Reason::kFork, true, Stream::kMaxPeekBytes + 1};
   encode_resume(p.b->nonce(), lie, frame);
@@ -180,7 +180,7 @@ struct Closed : public ::testing::Test {
   StreamPair p;
 };
 
-TEST_F(Closed, WhatIsUnreadComesAgainOverTcpForWhoReadsOn) {
+TEST_F(Closed, WhatIsUnreadComesAgainOverTcpForTheProcessThatReadsOn) {
   p.b->leave_channel(Reason::kFork);
   ASSERT_TRUE(p.pump_until([&] { return p.b->state() == State::kOnTcp && p.b->settled(); }));
   EXPECT_EQ("goodbye<end>", raw(p.b_fd, 100));
@@ -196,7 +196,7 @@ TEST_F(Closed, AndWhereTheProcessOfThePeerEnds) {
   EXPECT_EQ("goodbye<end>", raw(p.b_fd, 100));
 }
 
-TEST_F(Closed, WhoSendsToItIsToldAsByTheKernel) {
+TEST_F(Closed, APeerThatSendsToItIsToldAsByTheKernel) {
   EXPECT_EQ(1, send_text(*p.b, "1"));
   EXPECT_EQ(-1, send_text(*p.b, "2"));
   EXPECT_EQ(EPIPE, errno);
@@ -204,7 +204,7 @@ TEST_F(Closed, WhoSendsToItIsToldAsByTheKernel) {
   EXPECT_TRUE(p.pump_until([&] { return p.a->interest().done; }));
 }
 
-TEST_F(Closed, AKilledPeersUnreadBytesEndInAResetForWhoReadsOn) {
+TEST_F(Closed, AKilledPeersUnreadBytesEndInAResetForTheProcessThatReadsOn) {
   p.a.reset();
   p.b->leave_channel(Reason::kExec);
   p.a = p.b;  // for the pump

@@ -61,7 +61,7 @@ int close_with_the_end_late(StreamPair& p) {
 }
 
 // Whose program closed first keeps the connection in TIME_WAIT.
-TEST(StreamEnd, WhoeverClosesSecondWaitsForTheEndOfTheConnectionNotOfTheChannelOnly) {
+TEST(StreamEnd, TheEndThatClosesSecondWaitsForTheEndOfTheConnectionNotOfTheChannelOnly) {
   StreamPair p;
   const int connection = close_with_the_end_late(p);
   close_stream(p.b, p.b_fd);
@@ -72,7 +72,7 @@ TEST(StreamEnd, WhoeverClosesSecondWaitsForTheEndOfTheConnectionNotOfTheChannelO
   EXPECT_TRUE(service_until(p.b, [&] { return p.b->state() == State::kClosed; }));
 }
 
-TEST(StreamEnd, WhoeverClosesSecondDoesNotWaitForLongForAnEndThatAnotherProcessHolds) {
+TEST(StreamEnd, TheEndThatClosesSecondDoesNotWaitForLongForAnEndThatAnotherProcessHolds) {
   StreamPair p;
   const int held = close_with_the_end_late(p);
   close_stream(p.b, p.b_fd);
@@ -215,7 +215,7 @@ TEST_P(LeftUnread, ByAPeerThatHadClosedIsReadBeforeWhatIsInTheRing) {
   EXPECT_EQ("forebehind", all_of(p, p.a));
 }
 
-TEST_P(LeftUnread, ByAPeerThatHadClosedIsNotForWhoReadsOnWithoutTheLibrary) {
+TEST_P(LeftUnread, ByAPeerThatHadClosedIsNotForAProcessThatReadsOnWithoutTheLibrary) {
   leave("");
   EXPECT_FALSE(p.a->kernel_can_serve());
   EXPECT_EQ("before", all_of(p, p.a));

@@ -1,4 +1,4 @@
-// The short way of sends and receives (stream_fastpath.h): when it is taken, and that whoever looks from
+// The short way of sends and receives (stream_fastpath.h): when it is taken, and that a look from
 // outside cannot tell.
 #include "rsocket-core/stream/stream_fastpath.h"
 
@@ -126,7 +126,7 @@ TEST_F(StreamShortTest, EndsWithTheChannel) {
   EXPECT_EQ(recv_text(*pair_.b, 10), "kept");
 }
 
-TEST_F(StreamShortTest, GivesWayToWhoeverHoldsTheLock) {
+TEST_F(StreamShortTest, GivesWayToTheThreadThatHoldsTheLock) {
   pair_.promote();
   ASSERT_EQ(send("x"), 1);
   const bool alone = pair_.a->between_frames([&] { return send("y") > 0; });

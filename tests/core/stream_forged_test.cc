@@ -8,7 +8,7 @@
 namespace ringroad::test {
 namespace {
 
-// Right connection, right channel, wrong process: one end's stream, and a forger who holds the other
+// Right connection, right channel, wrong process: one end's stream, and a forger that holds the other
 // end of the channel but not of the TCP connection.
 struct Forged : StreamPair {
   // The forger stands where the other end of `victim` should.

@@ -268,7 +268,7 @@ TEST_F(StreamUnseen, BytesThatNobodyWasSeenToWaitForComeOverTcp) {
   ASSERT_TRUE(pump_with_deadlines(p, [&] { return both_on_tcp(p); }));
   EXPECT_EQ(Reason::kUnseenWait, p.a->reason());
   ASSERT_TRUE(readable(p.a_fd, 1000));
-  EXPECT_EQ("hello", raw_recv(p.a_fd, 100)) << "no frame, whoever reads it";
+  EXPECT_EQ("hello", raw_recv(p.a_fd, 100)) << "no frame, for any reader";
   // And not again before such a call was seen.
   EXPECT_EQ(Reason::kUntrackedIo, p.a->may_promote());
 }

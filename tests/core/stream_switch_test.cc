@@ -1,4 +1,4 @@
-// How a stream comes from TCP to its channel: what was under way before, and whoever changes his mind midway.
+// How a stream comes from TCP to its channel: what was under way before, and a change of mind midway.
 #include "rsocket-core/stream/agent_stream.h"
 
 #include <atomic>
@@ -113,7 +113,7 @@ TEST(StreamSwitch, AClientThatDoesNotReadStaysOnTcpWhereItsServerCannotTakeBytes
   EXPECT_EQ("back", recv_text(*p.b, 100));
 }
 
-// Who had a plan for the kernel, and asks it when the carrier has changed: read(2) would find
+// A thread with a plan for the kernel, which asks it when the carrier has changed: read(2) would find
 // nothing.
 TEST(StreamSwitch, AFrameThatIsInTheKernelIsNothingToRead) {
   StreamPair p;
@@ -149,7 +149,7 @@ TEST(StreamSwitch, LeavingInTheMiddleOfTheSwitchLeavesNoFrameInTheKernel) {
   }
 }
 
-TEST(StreamSwitch, WhoeverDoesNotWaitIsKeptUntilTheSwitchIsOver) {
+TEST(StreamSwitch, ACallThatDoesNotWaitIsKeptUntilTheSwitchIsOver) {
   StreamPair p;
   auto cb = p.a_channel_up();
   EXPECT_EQ(State::kSwitching, p.a->state());
@@ -170,7 +170,7 @@ TEST(StreamSwitch, WhoeverDoesNotWaitIsKeptUntilTheSwitchIsOver) {
   EXPECT_EQ(kOnChannel, p.a->state());
 }
 
-TEST(StreamSwitch, WhoeverDoesNotWaitGoesOnOverTcpWhereTheOtherEndTakesLong) {
+TEST(StreamSwitch, ACallThatDoesNotWaitGoesOnOverTcpWhereTheOtherEndTakesLong) {
   StreamPair p;
   auto cb = p.a_channel_up();
   EXPECT_FALSE(p.b->outlast_switch(sys::now_ns())) << "which has not begun there";

@@ -112,7 +112,7 @@ TEST(Stream, AConnectThatWaitsForItsChannelReturnsWhenItsTimeIsOver) {
 }
 
 // Where a channel is not shared memory, most looks are for bytes only.
-TEST(Stream, WhoPollsAQueuePairForBytesSeesWhateverElseHappens) {
+TEST(Stream, AReceiveThatPollsAQueuePairForBytesSeesWhateverElseHappens) {
   // What a receive says that polls when it does.
   const auto said_when = [](const auto& it_happens) {
     StreamPair p;
@@ -148,7 +148,7 @@ TEST(Stream, WhoPollsAQueuePairForBytesSeesWhateverElseHappens) {
   EXPECT_EQ("", said_when([](StreamPair& p) { p.b->shutdown(SHUT_RD); })) << "its own";
 }
 
-TEST(Stream, WhoPollsLearnsOfAnEndThatTheAgentHasTakenIn) {
+TEST(Stream, AReceiveThatPollsLearnsOfAnEndThatTheAgentHasTakenIn) {
   StreamPair p;
   make_b_poll(p);
   const Stream::PollPlan plan = p.b->plan_poll(POLLIN, Stream::Arm::kNever);
@@ -164,7 +164,7 @@ TEST(Stream, WhoPollsLearnsOfAnEndThatTheAgentHasTakenIn) {
   EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
 }
 
-// A channel of whose end something happens between the look of who is about to sleep, and its arm().
+// A channel of whose end something happens between the look of a thread that will sleep, and its arm().
 class Overtaken final : public Channel {
  public:
   explicit Overtaken(std::unique_ptr<Channel> inner)
@@ -217,7 +217,7 @@ void promote_over(StreamPair& p, Overtaken*& a) {
 }
 
 // A sender of the same stream looks for room under its own lock, and so takes in what has come.
-TEST(Stream, WhoIsAboutToSleepIsToldWhatASenderHasTakenInMeanwhile) {
+TEST(Stream, AThreadThatIsAboutToSleepIsToldWhatASenderHasTakenInMeanwhile) {
   StreamPair p;
   bool happened = false;
   Overtaken* channel = nullptr;
@@ -234,7 +234,7 @@ TEST(Stream, WhoIsAboutToSleepIsToldWhatASenderHasTakenInMeanwhile) {
 }
 
 // And likewise the peer's end, of which the sender tells nobody.
-TEST(Stream, WhoIsAboutToSleepIsToldOfAnEndThatASenderHasTakenInMeanwhile) {
+TEST(Stream, AThreadThatIsAboutToSleepIsToldOfAnEndThatASenderHasTakenInMeanwhile) {
   StreamPair p;
   bool happened = false;
   Overtaken* channel = nullptr;

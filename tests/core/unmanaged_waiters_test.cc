@@ -1,4 +1,4 @@
-// Who waited in the kernel before there was the first set of the process. Each test is a process of its own.
+// Threads that waited in the kernel before the first set of the process. Each test is a process of its own.
 #include "rsocket-core/stream/unmanaged_waiters.h"
 
 #include <gtest/gtest.h>
@@ -85,7 +85,7 @@ TEST_F(OutsideTest, AJumpOutOfWaitsTakesBackWhatTheyHaveCounted) {
   });
 }
 
-TEST_F(OutsideTest, WhoWaitsAtTheFirstSetIsCountedUntilItDoesNot) {
+TEST_F(OutsideTest, AThreadThatWaitsAtTheFirstSetIsCountedUntilItDoesNot) {
   IN_A_PROCESS([] {
     Sitting one;
     Sitting other;
@@ -104,7 +104,7 @@ TEST_F(OutsideTest, WhoWaitsAtTheFirstSetIsCountedUntilItDoesNot) {
   });
 }
 
-TEST_F(OutsideTest, WhoHasASeatAndDoesNotWaitIsNotCounted) {
+TEST_F(OutsideTest, AThreadThatHasASeatAndDoesNotWaitIsNotCounted) {
   IN_A_PROCESS([] {
     Sitting one;
     one.go_on();

@@ -98,7 +98,7 @@ TEST(FrameTest, TakesAnythingElseForApplicationBytesAsSoonAsItDiffers) {
   }
 }
 
-TEST(FrameTest, SaysHowMuchIsGivenBackToWhomItWaitsFor) {
+TEST(FrameTest, SaysHowMuchIsGivenBackToThePeerThatItWaitsFor) {
   std::uint8_t bytes[kResumeBytes];
   encode_resume(counting_nonce(), {7, Reason::kFork, true, 0x12345678}, bytes);
   ResumeFrame resume;
@@ -210,7 +210,7 @@ Reason verdict_of(const Hello& hello) {
   return parse_hello(&hello, sizeof hello, out);
 }
 
-TEST(HelloTest, IsTakenFromWhoSpeaksAVersionThatThisEndSpeaksToo) {
+TEST(HelloTest, IsTakenFromAPeerThatSpeaksAVersionThatThisEndSpeaksToo) {
   EXPECT_EQ(verdict_of(of_versions(1, 1)), Reason::kNone);
   EXPECT_EQ(verdict_of(of_versions(1, 255)), Reason::kNone) << "the common one is used";
   EXPECT_EQ(verdict_of(of_versions(1, 0)), Reason::kNone) << "a build from before the range";
@@ -238,7 +238,7 @@ TEST(HelloTest, BothEndsUseTheHighestCommonVersionAndWhatBothKnow) {
   Hello older = of_versions(1, 0);
   older.features = 0;
   EXPECT_EQ(agreement_with(older).version, 1);
-  EXPECT_FALSE(agreement_with(older).has(Feature::kGivenBack)) << "who does not say it may not know it";
+  EXPECT_FALSE(agreement_with(older).has(Feature::kGivenBack)) << "a silent peer may not know it";
 }
 
 TEST(HelloTest, SurvivesRandomBytes) {
@@ -290,7 +290,7 @@ TEST(RedirectTest, SaysWhereToAsk) {
   ASSERT_TRUE(parse_redirect(bytes, sizeof bytes, read));
   EXPECT_EQ(read.token, where.token);
   EXPECT_EQ(read.rdma_port, where.rdma_port);
-  EXPECT_EQ(parse_refusal(bytes, sizeof bytes), Reason::kRedirect) << "for whoever reads no further";
+  EXPECT_EQ(parse_refusal(bytes, sizeof bytes), Reason::kRedirect) << "for a reader that reads no further";
 }
 
 TEST(RedirectTest, IsNoneIfItIsShortOrForeignOrLeadsNowhere) {

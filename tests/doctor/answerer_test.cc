@@ -145,7 +145,7 @@ TEST(Answerer, GoesOnWhenDescriptorsComeBack) {
   EXPECT_EQ(server.stop(), 0);
 }
 
-TEST(Answerer, TellsTheOneWhomItHasNoPlaceFor) {
+TEST(Answerer, TellsAPeerThatItHasNoPlaceFor) {
   constexpr std::size_t kPlaces = 16;
   Server server(256);
   std::vector<int> clients;

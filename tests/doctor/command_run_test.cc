@@ -57,7 +57,7 @@ TEST(CommandRun, IsKilledWithWhatItStartedWhenItsTimeIsUp) {
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(20));
   const pid_t grandchild = std::atoi(result.out.c_str());
   ASSERT_GT(grandchild, 0);
-  // Reaped by whoever adopts it; until then it is a zombie.
+  // Reaped by the process that adopts it; until then it is a zombie.
   for (int i = 0; i < 2000 && kill(grandchild, 0) == 0; ++i) {
     char state = '?';
     FILE* file = std::fopen(("/proc/" + std::to_string(grandchild) + "/stat").c_str(), "r");

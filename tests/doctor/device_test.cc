@@ -89,14 +89,14 @@ void show_unit(Tree& tree, const std::string& text) {
   }
 }
 
-// With nodes that root alone may open, and a doctor whom root runs.
+// With nodes that root alone may open, and a doctor that root runs.
 Tree& of_root(Tree& tree) {
   return tree.meta("status /dev/infiniband/uverbs0 20600 0 0")
       .says("id -u", "0")
       .says("id -G", "0");
 }
 
-TEST(Access, OfAUnitIsItsUsersAndNotOfWhoRunsThis) {
+TEST(Access, OfAUnitIsItsUsersAndNotOfTheUserThatRunsThis) {
   Questions questions;
   questions.unit = "mariadb";
   Tree tree;

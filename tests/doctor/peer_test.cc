@@ -177,7 +177,7 @@ TEST(Peer, WithoutAnAddressOrARuleIsAFailure) {
   EXPECT_TRUE(of_check(list, "peer-promotion").empty());
 }
 
-// The policy's rules, and a peer whom the probe reaches.
+// The policy's rules, and a peer that the probe reaches.
 std::vector<Finding> with_policy(const std::string& rules, const std::string& peer = "10.20.0.1",
                                  const std::string& port = "4790") {
   Tree tree;
@@ -299,7 +299,7 @@ TEST(ProbePolicy, KeepsOnTcpWhatRulesWithoutConditionsKeepThereFirst) {
   EXPECT_EQ(via("11.0.0.2:4790"), policy::Via::kTcp);
 }
 
-TEST(Answerer, RefusesWhomAnEarlierTcpRuleHolds) {
+TEST(Answerer, RefusesAPeerThatAnEarlierTcpRuleHolds) {
   const auto loaded = policy::Policy::load_text(
       "version = 1\n" + rule("not", "10.0.0.0/24", "tcp") + rule("db", "10.0.0.0/8", "rdma"),
       "p.toml");

@@ -238,7 +238,7 @@ TEST(ProgramCheck, ARootThatOnlyRootMayEnterIsUnknown) {
 TEST(ProgramCheck, SetuidToTheUserWhoStartsItIsNone) {
   ProgramFacts facts = usual();
   facts.set_user = true;
-  facts.owner = 1000;  // who runs it, in this tree
+  facts.owner = 1000;  // the user that runs it, in this tree
   EXPECT_EQ(worst(judge(facts)), Level::kOk);
   facts.owner = 0;
   EXPECT_THAT(judge(facts), Worst(Level::kFail, "setuid"));
@@ -247,7 +247,7 @@ TEST(ProgramCheck, SetuidToTheUserWhoStartsItIsNone) {
 TEST(ProgramCheck, SetuidIsJudgedForTheUserOfTheUnit) {
   ProgramFacts facts = usual();
   facts.set_user = true;
-  facts.owner = 1000;  // who runs it, in this tree
+  facts.owner = 1000;  // the user that runs it, in this tree
   Tree tree;
   tree.write("/programs/%opt%p", to_text(facts));
   Questions questions = program("/opt/p");

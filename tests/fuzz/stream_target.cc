@@ -17,7 +17,7 @@
 namespace ringroad::fuzz {
 namespace {
 
-// What a byte is tells who wrote it:
+// What a byte is tells which end wrote it:
 //   0x00 .. 0x2f  parts of frames: nonces from 0x10 on
 //   0x30 .. 0x7f  the hostile end's TCP bytes
 //   0x80 .. 0xff  what stands in its ring: 0x80 | number of the promotion << 4

@@ -47,7 +47,7 @@ std::string try_refusal(Bytes bytes) {
   return {};
 }
 
-// In memory that ends where the bytes do, so that a sanitizer sees who reads further.
+// In memory that ends where the bytes do, so that a sanitizer sees a read beyond.
 FrameMatch match(const Nonce& nonce, const std::vector<std::uint8_t>& stream, std::size_t n,
                  ResumeFrame& resume) {
   const std::unique_ptr<std::uint8_t[]> bytes(new std::uint8_t[n]);

@@ -182,7 +182,7 @@ typedef Side {
   unsigned kept : 2; /* given_back_: what the program may have from there */
   bit gave_back;
   bit peer_closing;
-  bit handed;        /* who reads on has not the library */
+  bit handed;        /* the process that reads on has not the library */
   bit raw;           /* ... and does now */
   bit left_unread;   /* when it left the channel, bytes stood before the boundary */
   bit unread;        /* it closed, and the minute went by before all was read */
@@ -235,7 +235,7 @@ byte lies = 4;     /* what it does before it goes */
 
 /* When an end may be told an error though its program did nothing wrong: as with plain TCP. A
  * process died, or a program closed with bytes to it unread or yet to come. And where the kernel alone
- * would do better: somebody without the library reads on, and nobody is left who could write again
+ * would do better: a process without the library reads on, and none is left that could write again
  * what has not been read. */
 #define EXCUSED (E[0].crashed || E[1].crashed || (E[0].closed && E[1].sent != E[0].got) || \
                  (E[1].closed && E[0].sent != E[1].got) || \
@@ -814,9 +814,9 @@ end:
      printf("end %d: recv() tells the kernel's error\n", e);
      tell_error() }
 
-  /* Agent::leave_all() is through: who has been handed the descriptor reads on, or it is cut off */
+  /* Agent::leave_all() is through: the process that has been handed the descriptor reads on, or it is cut off */
   :: atomic { ME.handed && !ME.raw && !ME.told && !ME.crashed && SETTLED ->
-     printf("end %d: who reads on without the library begins\n", e);
+     printf("end %d: a process without the library begins to read\n", e);
      if
      :: SERVES -> ME.raw = 1
      :: else -> tell_error(); cut_socket() /* cut_unless_served() */
@@ -1143,7 +1143,7 @@ end:
      ME.st = CLOSED;
      reset_channel();
      close_socket() }
-  /* ... at the end of the minute; who was told an error reads no more */
+  /* ... at the end of the minute; a program that was told an error reads no more */
   :: atomic { !ME.crashed && ME.closed && ME.st == ON_CHANNEL && ME.fin_sent && WAITS_TO_BE_READ &&
               DELIVERED && (PEER.told || (minutes > 0 && !quiet)) ->
      printf("end %d: has waited for a minute to be read\n", e);

@@ -1,4 +1,4 @@
-// Who may read the secret that a rule names, and what is said when others may.
+// Which users may read the secret that a rule names, and what is said when others may.
 #include "policy/key_file.h"
 
 #include <gtest/gtest.h>

@@ -102,7 +102,7 @@ bool promoted(int fd) {
   return socket.stream()->state() == State::kOnChannel;
 }
 
-// A connection of this program's with itself, on a channel. The numbers are closed by who closes them.
+// A connection of this program's with itself, on a channel. Other threads close the numbers.
 struct Pair {
   int one = -1;
   int other = -1;

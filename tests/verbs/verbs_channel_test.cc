@@ -337,7 +337,7 @@ TEST_F(VerbsTest, DeliveredMeansInThePeersMemoryWithoutThePeerLooking) {
   EXPECT_EQ(b_->rx_head(), sent);
 }
 
-TEST_F(VerbsTest, WhoHasEndedItsOutputHearsThatAllOfItWasConsumed) {
+TEST_F(VerbsTest, AnEndThatHasEndedItsOutputHearsThatAllOfItWasConsumed) {
   ASSERT_NO_FATAL_FAILURE(make_channels());
   const auto send_fin = [](Channel& channel) {
     ControlMessage fin;

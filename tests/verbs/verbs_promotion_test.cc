@@ -54,7 +54,7 @@ TEST_F(VerbsTest, ARefusalArrivesWithItsReason) {
   EXPECT_EQ(outcome.peer_reason, Reason::kUntrackedIo);
 }
 
-TEST_F(VerbsTest, WhoHasTheSameKeyGetsAChannelAndAProofForTheSwitch) {
+TEST_F(VerbsTest, APeerThatHasTheSameKeyGetsAChannelAndAProofForTheSwitch) {
   ASSERT_NO_FATAL_FAILURE(listen());
   ConnectParams params = connect_params(kRing);
   params.key = server_->accept_params.key = SharedKey::of("one secret, long enough", 23);

@@ -128,7 +128,7 @@ class Reader:
                        "the page:\n" + "\n".join(step.expected))
 
     def report(self):
-        """Leaves what took long for whoever wants the steps to be quicker."""
+        """Leaves what took long for a person who wants the steps to be quicker."""
         lines = [f"{seconds:6.1f} s  line {line}: {what[:90]}"
                  for seconds, line, what in sorted(self._seconds, reverse=True)]
         with open(os.path.join(os.environ["OUT"], "guide.txt"), "w", encoding="ascii") as file:

@@ -2,7 +2,7 @@
 
    mysql, mysqlslap ── 10.9.0.1 rxe0 ═══ veth ═══ rxe1 10.9.1.1 ── a group of three members
 
-Members reach each other over the cable as well: the way to 10.9.1.1 is by the other end, whoever asks.
+Members reach each other over the cable as well: the way to 10.9.1.1 is by the other end, for every member.
 """
 
 import hashlib

@@ -176,7 +176,7 @@ def talk_until_promoted(host, clients):
 
 
 @pytest.mark.parametrize("mode", ["prefork", "children"])
-def test_who_has_the_connection_in_a_server_that_forks_is_asked(tmp_path, mode):
+def test_the_process_that_has_the_connection_in_a_server_that_forks_is_asked(tmp_path, mode):
     host = support.Host(tmp_path)
     preload = host.preload(host.policy("forks", ["1-65535"], via="rdma", subnet=NETWORK,
                                        promote_after="{ messages = 2 }"))

@@ -204,7 +204,7 @@ void ShmChannel::take_control_tail() noexcept {
   }
 }
 
-// Who consumes the last bytes looks for the end behind that, and this looks at what is consumed behind the
+// The consumer of the last bytes looks for the end behind that, and this looks at what is consumed behind the
 // end: one of the two sees the other. report_consumed() stores rx_consumed_ before the report, and only the
 // report seq_cst: so the report is loaded first, for what stands before it. Its value may be a lie.
 void ShmChannel::take_end() noexcept {
@@ -256,7 +256,7 @@ bool ShmChannel::arm() noexcept {
          (peer_.closed.load(kSeqCst) == 0 || peer_closed_.load(kAcquire));
 }
 
-// The room became short, or kFin is about to go. Who fell asleep before that did not ask for
+// The room became short, or kFin is about to go. A thread that fell asleep before did not ask for
 // credit: ask for them. A report that came too early to see this is taken in here, by the thread
 // that would otherwise find no room.
 void ShmChannel::ask_for(std::uint32_t bits) noexcept {

@@ -5,7 +5,7 @@
 // What is particular to it:
 //   - tx_posted() is tx_head(), and delivered() is always true: what is committed outlives the
 //     process that committed it.
-//   - consume() reports at once, but only who could be waiting for the report is woken by it: an end
+//   - consume() reports at once, but only an end that could be waiting for the report is woken by it: an end
 //     that had less than a quarter of its ring free when it armed, as soon as a quarter is free; one
 //     that had sent kFin, when all is consumed. progress() looks at the report when more than a
 //     quarter of the ring is in flight, after kFin, and now and then: a line of memory that nobody
@@ -137,14 +137,14 @@ class ShmChannel final : public Channel {
   std::byte* const tx_base_;
   std::byte* const rx_base_;
 
-  // Written by TX, and tx_consumed_ by whoever makes progress.
+  // Written by TX, and tx_consumed_ by the thread that makes progress.
   alignas(kLineBytes) Cursor tx_head_{0};
   Cursor tx_consumed_{0};
   std::uint32_t control_sent_ = 0;   // TX
   std::uint32_t control_acked_ = 0;  // TX: the peer's control_head when last looked at
   std::atomic<bool> fin_sent_{false};  // somebody may wait until everything is consumed
 
-  // Written by RX, and rx_head_ by whoever makes progress.
+  // Written by RX, and rx_head_ by the thread that makes progress.
   alignas(kLineBytes) Cursor rx_head_{0};
   Cursor rx_consumed_{0};
   std::atomic<bool> peer_closed_{false};  // rx_head_ and control_seen_ are final

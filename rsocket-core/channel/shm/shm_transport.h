@@ -45,7 +45,7 @@ class ShmTransport final : public Transport {
   static constexpr std::int64_t kAnswerNs = 3'000'000'000;
   static constexpr std::int64_t kPauseNs = 100'000'000;  // after accept4() found no descriptor
   static constexpr unsigned kMaxSilent = 64;
-  // Who finds the queue full is told kBusy by the kernel: a pool of connections is made all at once.
+  // A connector that finds it full is told kBusy by the kernel: a pool of connections is made all at once.
   static constexpr int kBacklog = 1024;
   static constexpr unsigned kMaxRequests = 256;
 

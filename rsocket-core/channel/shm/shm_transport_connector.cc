@@ -118,7 +118,7 @@ void ShmTransport::on_answer(Handshakes::iterator it) noexcept {
     handshake.channel->set_switch_proof(
         make_proof(handshake.key, ProofOf::kSwitch, ours, handshake.answer, handshake.tuple));
   }
-  // Only now, so that whoever answered is told by the channel's end if he is not believed.
+  // Only now, so that the answerer is told by the channel's end if it is not believed.
   if (why == Reason::kNone) why = check_sender(handshake, packet);
   if (why == Reason::kNone) {
     hand_over(it);

@@ -97,7 +97,7 @@ class QueuePair {
   // REQUIRES: first + n <= kPostedReceives.
   bool post_receives(std::uint32_t first, std::uint32_t n) noexcept;
   // Moves the queue pair to its error state: what is posted completes in error, which wakes
-  // whoever waits for a completion. Any thread.
+  // the thread that waits for a completion. Any thread.
   void stop() noexcept;
 
  private:

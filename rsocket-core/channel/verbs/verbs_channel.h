@@ -5,7 +5,7 @@
 //   receive_mutex_  the receive completion queue, reposting, what the peer has acknowledged
 //   send_mutex_     the send queue and its completion queue, what the peer has been told
 // The stream's own TX and RX locks stand outside both. A progress() that finds receive_mutex_ taken
-// leaves a mark on it and returns; whoever holds the lock finds the mark when it lets go, and looks
+// leaves a mark on it and returns; the holder of the lock finds the mark when it lets go, and looks
 // again.
 //
 // Failure comes in two steps, so that what arrived before it is not lost: a reason is *requested*
@@ -155,7 +155,7 @@ class VerbsChannel final : public Channel {
       RR_REQUIRES(receive_mutex_);
   [[gnu::noinline]] bool take_message(const ControlMessage& message) noexcept
       RR_REQUIRES(receive_mutex_);
-  // For who has let go of receive_mutex_, and was told of `left`. True: something has come.
+  // For a thread that has let go of receive_mutex_, and was told of `left`. True: something has come.
   bool look_again(std::uint32_t left) noexcept RR_EXCLUDES(receive_mutex_, send_mutex_) {
     return (left & Mutex::kMarked) != 0 && look();
   }

@@ -128,13 +128,13 @@ void VerbsChannel::consume(std::size_t n) noexcept {
 std::size_t VerbsChannel::take(void* to, std::size_t n) noexcept {
   const std::uint64_t from = rx_consumed_.load(std::memory_order_relaxed);
   if (rx_head() == from) {
-    // As progress(), by who holds the lock anyway.
+    // As progress(), by a thread that holds the lock anyway.
     if (!receive_mutex_.try_lock_within()) return 0;
     const int saved = errno;
     std::array<ibv_wc, kPollBatch> done;
     const int polled = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data());
     const bool one = take_one(done[0], polled, from);
-    // What is owed for data is looked at when it is consumed. Who polls finds nothing again and again.
+    // What is owed for data is looked at when it is consumed. A poll finds nothing again and again.
     if (hardly_ever(!one && (polled != 0 || look_closer_.load(std::memory_order_relaxed)))) {
       if (!failed()) take_more(done.data(), polled);
       answer();

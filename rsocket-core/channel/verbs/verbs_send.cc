@@ -156,7 +156,7 @@ bool VerbsChannel::put(const void* from, std::size_t n) noexcept {
   std::byte* const at = queues_.transmit_ring().at(head);
   copy_short(at, from, n);
   if (!send_mutex_.try_lock_within()) return false;
-  // A failure is seen by who looks closely, after kSignalEvery messages: till then they are kept
+  // A failure is seen by a thread that looks closely, after kSignalEvery messages: till then they are kept
   // for replay.
   const std::uint64_t posted = posted_sends_;
   const bool plain = posted < plain_until_;

@@ -146,7 +146,7 @@ void VerbsTransport::dispatch() noexcept {
   set_timer();
 }
 
-// Until one of them has made a queue pair, which takes long: those who have theirs are served before the next
+// Until one of them has made a queue pair, which takes long: those with theirs are served before the next
 // one. True: there are no more.
 bool VerbsTransport::take_cm_events() noexcept {
   rdma_cm_event* raw = nullptr;

@@ -102,7 +102,7 @@ class Forger final : public TransportEvents {
     ASSERT_EQ(transport_->listen_alone(sends_on, fd), Reason::kNone);
   }
 
-  Rendezvous sends_on;  // whoever asks; none: it accepts
+  Rendezvous sends_on;  // every asker; none: it accepts
   std::unique_ptr<Channel> channel;
   int requests = 0;
   bool refused = false;
@@ -211,7 +211,7 @@ TEST_F(ForgedPromotionTest, AnImpostorUnderAListenersNameGetsNoByte) {
   EXPECT_EQ(client.finish(kTimeoutMs), 0);
 }
 
-TEST_F(ForgedPromotionTest, WhoeverIsSentOnForEverGivesUp) {
+TEST_F(ForgedPromotionTest, AnAskerThatIsSentOnForEverGivesUp) {
   Program server({RINGROAD_ECHO, "serve"}, environment_with({}));
   ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
   Forger impostor;
@@ -230,7 +230,7 @@ TEST_F(ForgedPromotionTest, WhoeverIsSentOnForEverGivesUp) {
   EXPECT_EQ(client.finish(kTimeoutMs), 0);
 }
 
-TEST_F(ForgedPromotionTest, WhoeverIsSentToSomebodyThatHasEndedAsksAgain) {
+TEST_F(ForgedPromotionTest, AnAskerThatIsSentToAProcessThatHasEndedAsksAgain) {
   Program server({RINGROAD_ECHO, "serve"}, environment_with({}));
   ASSERT_TRUE(server.wait_for(".\n", kTimeoutMs));
   Forger impostor;

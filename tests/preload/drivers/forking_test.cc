@@ -1,4 +1,4 @@
-// Servers that fork: who has the connection is found, and is promoted when nobody else has it.
+// Servers that fork: the process that has the connection is found, and is promoted when no other has it.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>

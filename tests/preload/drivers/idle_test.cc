@@ -1,4 +1,4 @@
-// Streams with nothing to tell cost nothing: who waits for them sleeps, and an epoll_wait(2) looks
+// Streams with nothing to tell cost nothing: a thread that waits for them sleeps, and an epoll_wait(2) looks
 // at what has news.
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -13,7 +13,7 @@
 
 namespace {
 
-// Priority 101 is the first that a program may use; who comes first among equals is the loader's.
+// Priority 101 is the first that a program may use; which comes first among equals is the loader's.
 __attribute__((constructor(101))) void talk_to_oneself() {
   if (std::getenv("EARLY_CONSTRUCTOR") == nullptr) return;
   const int listener = socket(AF_INET, SOCK_STREAM, 0);

@@ -31,7 +31,7 @@
 // PORT sends each line of its input and prints the answer; at the line "become" it becomes itself, with a new
 // connection.
 //
-// Who serves says "PID serves PORT." with the number of the client's port.
+// The process that serves says "PID serves PORT." with the number of the client's port.
 #include <fcntl.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
@@ -347,7 +347,7 @@ int connect_and_become(int port) {
   if (connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) return 1;
   std::printf("connected.\n");
   std::fflush(stdout);
-  setvbuf(stdin, nullptr, _IONBF, 0);  // what it has not read is for who it becomes
+  setvbuf(stdin, nullptr, _IONBF, 0);  // what it has not read is for the program that it becomes
   char line[4096];
   while (std::fgets(line, sizeof line, stdin) != nullptr) {
     if (std::strcmp(line, "become\n") == 0) {

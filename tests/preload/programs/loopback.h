@@ -1,6 +1,6 @@
 // TCP connections of a program with itself, for the programs of these tests.
 //
-// Thread rule: a Listener is one thread's. Whoever gets a Loopback closes its numbers. Failures end
+// Thread rule: a Listener is one thread's. The caller that gets a Loopback closes its numbers. Failures end
 // the program, with the reason on standard error.
 #pragma once
 

@@ -99,7 +99,7 @@ class Player {
 
   void control(End& end);
 
-  // As many waits as it takes for each that is ready to have been told, however few at a time: who
+  // As many waits as it takes for each that is ready to have been told, however few at a time: a caller that
   // comes first is not the kernel's promise. A level is told again and again, an edge counts.
   void wait();
 

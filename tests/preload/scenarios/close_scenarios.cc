@@ -153,9 +153,9 @@ SCENARIO(a_reset_is_told_after_our_shutdown, kStaysOnChannel) {
   });
 }
 
-// The next two also where the reset ends a switch of the carrier: who took the error from the
+// The next two also where the reset ends a switch of the carrier: a caller that took the error from the
 // kernel then has to tell it.
-SCENARIO(a_reset_is_told_to_who_asks_for_nothing, kStaysOnChannel) {
+SCENARIO(a_reset_is_told_to_a_poll_that_asks_for_nothing, kStaysOnChannel) {
   const int fd = a.stream();
   a.server([&] { a.send(fd, "never read"); });
   a.client([&] {

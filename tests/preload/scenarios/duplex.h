@@ -1,5 +1,5 @@
 // Both directions of a connection in one process: a pattern goes out, a pattern comes in, each with its
-// length behind it and then the end of file, so that whoever has the descriptor can tell by itself whether
+// length behind it and then the end of file, so that each holder of the descriptor can tell by itself whether
 // all came, once and in order.
 #pragma once
 

@@ -287,7 +287,7 @@ SCENARIO(epoll_reset_by_the_peer, 0) {
 }
 
 // Beside one that is always ready, where the wait has room for both.
-SCENARIO(epoll_tells_in_the_same_wait_of_who_goes_back_to_the_kernel, kComesBack) {
+SCENARIO(epoll_tells_in_the_same_wait_of_a_stream_that_goes_back_to_the_kernel, kComesBack) {
   const int on = 1;
   for (const std::uint32_t events : {EPOLLIN + 0U, EPOLLIN | EPOLLET}) {
     for (const int waits : {0, 1}) {

@@ -367,7 +367,7 @@ SCENARIO(epoll_dup3_of_a_pipe_over_a_ready_one_with_a_copy, 0) {
 }
 
 // One thread puts a stream in and takes it out, another one makes something else of its number:
-// whoever comes first, nothing of the stream is left in the instance.
+// whichever comes first, nothing of the stream is left in the instance.
 SCENARIO(epoll_add_races_dup2_over_the_number, 0) {
   const int epoll = make();
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);

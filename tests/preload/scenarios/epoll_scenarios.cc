@@ -116,7 +116,7 @@ SCENARIO(epoll_level_writable_is_reported_every_time, kStaysOnChannel) {
   });
 }
 
-SCENARIO(epoll_edge_of_an_arrival_reaches_who_asks_for_priority, kStaysOnChannel) {
+SCENARIO(epoll_edge_of_an_arrival_reaches_an_entry_that_asks_for_priority, kStaysOnChannel) {
   const int fd = a.stream();
   const int epoll = make();
   a.server([&] {

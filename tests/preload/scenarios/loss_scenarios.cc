@@ -84,7 +84,7 @@ SCENARIO(a_program_closes_all_numbers_that_it_sees, kStaysOnChannel) {
       if (number >= kAboveAllOfTheScenarios && ::close(number) != 0) ++refused;
     }
     a.log("refused: %d", refused);
-    // Whoever closes until nothing is left comes to an end.
+    // A program that closes until nothing is left comes to an end.
     int again = 0;
     for (const int number : open_numbers()) {
       if (number >= kAboveAllOfTheScenarios && ::close(number) == 0) ++again;

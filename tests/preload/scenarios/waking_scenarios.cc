@@ -63,7 +63,7 @@ class Waiters {
       const int n = ::epoll_wait(epoll, events, 2, -1);
       for (int i = 0; i < n; ++i) one.woken |= events[i].data.u64 != kStop;
       one.over.store(true);
-      // Asleep to the end, as who was not woken is.
+      // Asleep to the end, as a thread that was not woken is.
       std::uint64_t unused;
       if (::read(leave_, &unused, sizeof unused) != sizeof unused) a_.log("cannot wait");
     });
@@ -74,7 +74,7 @@ class Waiters {
   void remember_sleeps() {
     for (One& one : all_) one.sleeps = sleeps_of(one.tid.load());
   }
-  // Of those that sleep still: who has been up meanwhile.
+  // Of those that sleep still: which have been up meanwhile.
   int disturbed() const {
     int count = 0;
     for (const One& one : all_)
@@ -196,14 +196,14 @@ SCENARIO(epoll_exclusive_wakes_one_instance, kStaysOnChannel) {
 SCENARIO(epoll_exclusive_wakes_one_instance_for_an_edge, kStaysOnChannel) {
   instances_of_one_stream(a, {kExclusiveEdge, kExclusiveEdge, kExclusiveEdge, kExclusiveEdge});
 }
-SCENARIO(epoll_exclusive_wakes_one_and_all_who_do_not_ask_so, kStaysOnChannel) {
+SCENARIO(epoll_exclusive_wakes_one_and_all_that_do_not_ask_so, kStaysOnChannel) {
   instances_of_one_stream(a, {kExclusive, EPOLLIN, kExclusive, EPOLLIN | EPOLLET, kExclusiveEdge});
 }
 SCENARIO(epoll_exclusive_wakes_every_thread_of_its_instance, kStaysOnChannel) {
   threads_of_one_instance(a, kExclusive);
 }
 
-// The next arrival is for whoever sleeps then, and is not lost with the one before.
+// The next arrival is for the thread that sleeps then, and is not lost with the one before.
 SCENARIO(epoll_exclusive_wakes_another_for_what_comes_later, kStaysOnChannel) {
   const int fd = a.stream();
   Waiters first(a);
