@@ -310,7 +310,7 @@ void add_doctor_command(CLI::App& app, int& exit_status) {
       command
           ->add_option("--record", arguments->record,
                        "also lay down what the checks looked at in this new folder, for\n"
-                       "whoever helps you; without keys")
+                       "a person who helps you; without keys")
           ->option_text("DIR");
   CLI::Option* root = command
                           ->add_option("--root", arguments->root,

@@ -12,6 +12,7 @@
 
 #include "rsocket-core/channel/channel.h"
 #include "rsocket-core/net/endpoint.h"
+#include "rsocket-core/net/role.h"
 #include "rsocket-core/process/control_socket.h"
 #include "rsocket-core/protocol/reason.h"
 #include "rsocket-core/protocol/state.h"
@@ -58,7 +59,7 @@ struct Measures {
 struct StreamReport {
   std::uint64_t id = 0;
   int fd = -1;
-  bool accepted = false;  // else connected
+  Role role = Role::kConnect;
   Endpoint local;
   Endpoint remote;
   std::string rule;

@@ -77,7 +77,7 @@ StreamReport report_of(const StreamSlot& slot) {
   StreamReport report;
   report.id = slot.id;
   report.fd = slot.fd;
-  report.accepted = slot.role != 0;
+  report.role = slot.role == 0 ? Role::kConnect : Role::kAccept;
   report.local = slot.local;
   report.remote = slot.remote;
   report.rule = text_of(slot.rule);

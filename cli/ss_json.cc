@@ -75,7 +75,7 @@ void write_stream(JsonWriter& json, const StreamReport& stream, bool alive, std:
   json.begin_object()
       .member("id", stream.id)
       .member("fd", stream.fd)
-      .member("role", stream.accepted ? "accept" : "connect")
+      .member("role", std::string(to_string(stream.role)))
       .member("local", stream.local.to_string())
       .member("remote", stream.remote.to_string())
       .member("rule", stream.rule)

@@ -66,7 +66,7 @@ void add_row(Table& table, const StreamRow& row, const SsView& view) {
   const Traffic traffic = stream.traffic.sum();
   table.add({std::to_string(process.pid),
              printable(process.program) + (process.alive ? "" : " (ended)"),
-             stream.accepted ? "accept" : "connect", stream.local.to_string(),
+             std::string(to_string(stream.role)), stream.local.to_string(),
              stream.remote.to_string(), carrier_name(stream.carrier()), state_name(stream.state),
              on_channel ? printable(stream.channel.device) : "",
              on_rdma ? std::to_string(stream.channel.qpn) : "", reason_cell(stream.reason),

@@ -347,8 +347,8 @@ class Parser {
     if (lower(wanted) != "connect" && lower(wanted) != "accept") {
       throw Wrong{in_quotes(wanted) + " is no role; there are connect, accept"};
     }
-    const bool accepted = (lower(wanted) == "accept") != no;
-    return [accepted](const P&, const S& s) { return s.accepted == accepted; };
+    const Role asked = (lower(wanted) == to_string(Role::kAccept)) != no ? Role::kAccept : Role::kConnect;
+    return [asked](const P&, const S& s) { return s.role == asked; };
   }
 
   StreamFilter address(const std::string& name, bool local) {

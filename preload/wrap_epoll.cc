@@ -121,7 +121,7 @@ int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask
       found = in_kernel();  // nobody has to wake us
     } else {
       const Outside outside;
-      // Perhaps it got its first stream just now, from somebody who did not see us come.
+      // Perhaps it got its first stream just now, from a thread that did not see us come.
       if (fd_table::managed_by_now(epfd)) continue;
       found = in_kernel();
     }

@@ -103,7 +103,7 @@ bool ping_all(int fd, std::vector<Pings>& results, std::string& why) {
 
 void look(const ProcessReport& process, std::uint16_t port, ProbeResult& result) {
   for (const StreamReport& stream : process.streams) {
-    if (stream.accepted || stream.remote.port != port) continue;
+    if (stream.role == Role::kAccept || stream.remote.port != port) continue;
     result.state = state_name(stream.state);
     result.carrier = carrier_name(stream.carrier());
     result.reason = reason_name(stream.reason);

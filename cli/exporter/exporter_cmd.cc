@@ -75,9 +75,9 @@ void add_exporter_command(CLI::App& app, int& exit_status) {
       ->check(CLI::Range(std::size_t{1}, std::size_t{100000}));
   add_directory_option(*command, arguments->directory);
   command->footer(
-      "GET /metrics gives Prometheus' text format 0.0.4, or OpenMetrics 1.0.0 to who accepts\n"
+      "GET /metrics gives Prometheus' text format 0.0.4, or OpenMetrics 1.0.0 to a client that accepts\n"
       "it. Each metric has the labels pid and program; none has one for a single connection.\n"
-      "The processes are not stopped or asked. Whoever can connect can read: there is no\n"
+      "The processes are not stopped or asked. A client that can connect can read: there is no\n"
       "password and no TLS. Ends with SIGTERM.\n"
       "\n"
       "Examples:\n"

@@ -2,8 +2,8 @@
 //
 // Clients are not trusted. A request without a body, its head of at most 8 KiB, has 10 s to arrive;
 // an answer has 10 s to be taken; a connection may be kept for 5 min in between. There are at most
-// kMostConnections, and for one more the one that has waited for the longest time is closed: who
-// opens connections and says nothing keeps nobody out.
+// kMostConnections, and for one more the one that has waited for the longest time is closed: a
+// client that opens connections and says nothing keeps no other out.
 //
 // Thread rule: one thread. Errors at start are in `why`; std::bad_alloc may be thrown.
 #pragma once

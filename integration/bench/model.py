@@ -310,7 +310,7 @@ ASSUMPTIONS = (
      "Ringroad: see \"room\""),
     ("These instructions run as fast as those of one thread with warm caches. What goes from one core to "
      "another's cache is in the ping-pongs; the completions that a card writes are in neither", "Ringroad"),
-    ("Who sleeps is woken by the other process here and by the card's interrupt there; the interrupt is "
+    ("A sleeper is woken by the other process here and by the card's interrupt there; the interrupt is "
      "in neither", "the one that is ahead: what both pay more brings the ratio nearer to 1"),
     ("Without --awake TCP's wake-ups of halted processors are counted as its software, and with it "
      "nobody's are counted at all", "Ringroad polling; and neither for certain"),

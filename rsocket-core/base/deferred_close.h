@@ -1,6 +1,6 @@
 // Closing what a stranger had a hand in.
 //
-// close(2) can wait: for the data of a TCP socket that lingers, for the server of a FUSE file. Who
+// close(2) can wait: for the data of a TCP socket that lingers, for the server of a FUSE file. A peer that
 // sends descriptors over a Unix socket chooses what they are, and they are closed when they are
 // taken and dropped, and also when the socket is closed with the message unread. So such closes
 // happen on a thread that has nothing else to do. Verified memfds and eventfds need none of this.

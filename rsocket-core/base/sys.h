@@ -151,8 +151,8 @@ class RR_SCOPED_CAPABILITY DescriptorTurn {
   static inline std::atomic<bool> taken{false};
 };
 
-// Part of open_high(), for descriptors that come several at a time or from another library: who can
-// should have the DescriptorTurn. -1 stays -1.
+// Part of open_high(), for descriptors that come several at a time or from another library: a caller
+// that can has the DescriptorTurn. -1 stays -1.
 inline int move_high(int fd, bool or_stay = false) noexcept {
   if (fd < 0) return fd;
   if (fd < kPrivateDescriptorBase) {

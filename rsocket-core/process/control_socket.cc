@@ -75,8 +75,8 @@ bool ControlSocket::open_as(const char* path, const char* suffix) noexcept {
   // What stands under our pid is from a dead process.
   sys::call(SYS_unlinkat, AT_FDCWD, address.sun_path, 0);
   const int yes = 1;
-  // Nobody can have asked before the permissions are set who would be let in after: requests are
-  // judged by their sender.
+  // A process that asks before the permissions are set is let in after, or not, like any other: requests
+  // are judged by their sender.
   if (sys::setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0 ||
       sys::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
       sys::call(SYS_fchmodat, AT_FDCWD, address.sun_path, 0600) != 0) {

@@ -63,7 +63,7 @@ class ControlSocket {
   // What its name has behind that path; empty before open().
   const char* suffix() const noexcept { return suffix_; }
   int fd() const noexcept { return fd_; }
-  // The next request that is one and from somebody who may ask; what is not is dropped.
+  // The next request that is one and from a process that may ask; what is not is dropped.
   std::optional<Request> receive() noexcept;
 
  private:

@@ -2,8 +2,8 @@
 // inheritance. It says which process holds which connection, and where that process can be asked for a
 // channel, so that the one of them that answers for a listener can send a connector on.
 //
-// It is made when a process that has a listener or a stream forks for the first time. Who never forks
-// has none.
+// It is made when a process that has a listener or a stream forks for the first time. A process that never
+// forks has none.
 //
 //   memfd   0          256 KiB    512 KiB
 //           | members  | tags     | connections |      mapped by every member; sparse

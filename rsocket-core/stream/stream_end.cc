@@ -124,8 +124,8 @@ bool StreamTransitions::waits_to_follow() noexcept {
 }
 
 // What the peer's program has not read is in the rings alone. While the connection is there the peer can
-// still return to TCP, for a child or another program that reads on, and have it all again. Whoever sends
-// to a program that has closed is told so by the end of the connection.
+// still return to TCP, for a child or another program that reads on, and have it all again. A program that
+// sends to one that has closed is told so by the end of the connection.
 bool StreamTransitions::waits_to_be_read() noexcept {
   return !channel_->failed() && !channel_->all_consumed() &&
          channel_->rx_head() == channel_->rx_consumed() &&

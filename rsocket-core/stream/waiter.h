@@ -42,7 +42,7 @@ void set_sleep(SleepCall call, SleepCall held) noexcept;
 int cancellable_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept;
 int held_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept;
 
-// Who sleeps is in the list first and looks then, who changes something changes it first and wakes then: one
+// A sleeper is in the list first and looks then, a changer changes something first and wakes then: one
 // of the two sees the other where both did so under the same lock. Without a lock the change and the look are
 // seq_cst, as both are here.
 //

@@ -84,7 +84,7 @@ TEST(SegmentReader, EveryFieldOfAStreamComesBack) {
   const StreamReport& stream = process.streams[0];
   EXPECT_EQ(stream.id, 41U);
   EXPECT_EQ(stream.fd, 5);
-  EXPECT_TRUE(stream.accepted);
+  EXPECT_EQ(stream.role, Role::kAccept);
   EXPECT_EQ(stream.local.to_string(), "10.9.1.1:23306");
   EXPECT_EQ(stream.remote.to_string(), "10.9.0.1:40000");
   EXPECT_EQ(stream.rule, "demo");

@@ -26,7 +26,7 @@ StreamReport on_rdma() {
   StreamReport stream;
   stream.id = 1;
   stream.fd = 5;
-  stream.accepted = true;
+  stream.role = Role::kAccept;
   stream.local = v4(1, 23306);
   stream.remote = v4(2, 40000);
   stream.rule = "demo";

@@ -20,7 +20,7 @@ class Filter : public testing::Test {
     process_.pid = 4711;
     process_.program = "mariadbd";
     stream_.fd = 5;
-    stream_.accepted = true;
+    stream_.role = Role::kAccept;
     stream_.local = endpoint("10.9.1.1", 3306);
     stream_.remote = endpoint("10.9.200.7", 40000);
     stream_.rule = "galera-replication";

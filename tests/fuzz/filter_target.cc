@@ -33,7 +33,7 @@ std::vector<Subject> make_subjects() {
   std::vector<Subject> out(3);
   out[0].process.pid = 4711;
   out[0].process.program = "mariadbd";
-  out[0].stream.accepted = true;
+  out[0].stream.role = Role::kAccept;
   out[0].stream.local = endpoint(true, 1, 3306);
   out[0].stream.remote = endpoint(true, 7, 40000);
   out[0].stream.state = State::kOnChannel;

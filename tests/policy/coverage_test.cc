@@ -102,6 +102,20 @@ TEST(Coverage, WorksAcrossTheEdgesOfTheAddressSpaces) {
             "");
 }
 
+TEST(Coverage, NoIPv6AddressIsLeftWhereTheMappedOnesAre) {
+  const std::string around = R"(version = 1
+[[rule]]
+name = "beside"
+subnet = "::fffe:0:0/96"
+[[rule]]
+name = "both"
+subnet = "::fffe:0:0/95"
+)";
+  EXPECT_NE(warnings_of(around).find("rule \"both\" can never match"), std::string::npos);
+  EXPECT_EQ(warnings_of(around + "[[rule]]\nname = \"v4\"\nsubnet = \"0.0.0.0/0\"\n").find("\"v4\""),
+            std::string::npos);
+}
+
 TEST(Coverage, WarnsOfExactlyTheRulesThatNoConnectionReaches) {
   static constexpr const char* kSubnets[] = {
       "10.0.0.0/29", "10.0.0.0/30", "10.0.0.4/30", "10.0.0.0/31", "10.0.0.2/31", "10.0.0.5/32",

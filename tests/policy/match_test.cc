@@ -175,6 +175,13 @@ subnet = "::/0"
   EXPECT_EQ(connecting(*policy, "[::ffff:11.8.7.7]:1"), "");
 }
 
+TEST(Match, TheScopeOfALinkLocalAddressIsNotAskedFor) {
+  const auto policy = must_load("version = 1\n[[rule]]\nname = \"r\"\nsubnet = \"fe80::/10\"\n");
+  Endpoint remote = endpoint("[fe80::1]:3306");
+  remote.scope = 7;
+  EXPECT_NE(policy->match(Role::kConnect, "p", endpoint("[fe80::2]:1"), remote), nullptr);
+}
+
 TEST(Match, LeavesErrnoAloneForANameThatIsNotTextInTheHostsLocale) {
   const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   ASSERT_NE(utf8, nullptr);

@@ -33,6 +33,7 @@ TEST(Prefix, OfAnIpv6AddressStaysOne) {
   const Address almost_mapped = *Address::parse("::1:ffff:1.2.3.4");
   EXPECT_EQ(Prefix::of(almost_mapped, 79).to_string(), "::/79");
   EXPECT_EQ(Prefix::of(almost_mapped, 80).to_string(), "::1:0:0:0/80");
+  EXPECT_EQ(Prefix::of(*Address::parse("8000::ffff:0:1"), 0).to_string(), "::/0");
   EXPECT_EQ(Prefix::of(*Address::parse("::fffe:0:0"), 96).to_string(), "::fffe:0:0/96");
   EXPECT_EQ(Prefix::of(*Address::parse("10.9.255.255"), 17).to_string(), "10.9.128.0/17");
 }

@@ -3,10 +3,10 @@
 //
 //   kEvents   an eventfd each, which the other end holds too. The cheapest wake-up there is, but
 //             both ends share one open file: an end could make it blocking and fill it, and the
-//             other would hang in write(2). So only between processes of one user, who could as
+//             other would hang in write(2). So only between processes of one user, which could as
 //             well attach a debugger to each other.
 //   kSocket   the two ends of a connected Unix socket, one byte a wake-up. Neither process holds
-//             the other's end, and MSG_DONTWAIT belongs to the call: nobody can be made to wait.
+//             the other's end, and MSG_DONTWAIT belongs to the call: no thread can be made to wait.
 //             (A peer could attach descriptors to a byte, and dropping those could wait; Linux
 //             6.16 and later refuses them here, SO_PASSRIGHTS.)
 //             An edge-triggered epoll instance stands before it, so that the end of the peer is

@@ -144,8 +144,8 @@ bool VerbsChannel::arm() noexcept {
 
 void VerbsChannel::drain() noexcept {
   receive_mutex_.lock();
-  // A request brings one event, so behind the last that is due there is nothing to be read; who is
-  // here has been told of one, due or not.
+  // A request brings one event, so behind the last that is due there is nothing to be read; a thread
+  // that is here has been told of one, due or not.
   do {
     ibv_cq* cq = nullptr;
     void* context = nullptr;

@@ -188,9 +188,9 @@ class VerbsChannel final : public Channel {
 
   alignas(64) MarkedMutex receive_mutex_ RR_RANK(channel_receive)
       RR_ACQUIRED_BEFORE(send_mutex_, control_mutex_);
-  // What the peer is owed depends on more than the bytes that are consumed: see owes(). Read relaxed: who
-  // reads the last bytes and misses the peer's end here did so before Stream::on_control() has its lock, and
-  // looks again.
+  // What the peer is owed depends on more than the bytes that are consumed: see owes(). Read relaxed: a
+  // thread that reads the last bytes and misses the peer's end here did so before Stream::on_control() has
+  // its lock, and looks again.
   std::atomic<bool> look_closer_{false};  // receive_mutex_
   // An event of the receive or the send completion queue was asked for and has not been drained.
   bool armed_ RR_GUARDED_BY(receive_mutex_) = false;

@@ -1,4 +1,4 @@
-// allocating_program: its allocator opens a file in its first call, with a lock held, as jemalloc does. Who
+// allocating_program: its allocator opens a file in its first call, with a lock held, as jemalloc does. What
 // allocates while that is open would wait for the lock for ever: here the program says so, and ends. It
 // closes by number, as jemalloc does.
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// A connection changes hands in every way that there is, with bytes under way in both directions: whoever has
-// it in the end gets what nobody had read, once, and goes on where the other stopped.
+// A connection changes hands in every way that there is, with bytes under way in both directions: its last
+// holder gets what nobody had read, once, and goes on where the other stopped.
 //
 //   peer P ════════════ holder H ──▶ heir       the heir reads H's unread bytes from the kernel
 //
