@@ -1,8 +1,8 @@
 // Whose is a TCP socket of this network namespace? The kernel says so to anybody: sock_diag(7).
 //
 // A rendezvous on shared memory has no permissions, so anybody may answer under a listener's name.
-// Before a byte is written for such a one, it is asked whether that is the user who holds the other end
-// of the TCP connection.
+// Before the connector writes a byte for an answerer, it asks the kernel whether the answerer's user holds
+// the other end of the TCP connection.
 #pragma once
 
 #include <sys/types.h>

@@ -42,8 +42,8 @@ bool is_dead(long pid) noexcept {
   return sys::call(SYS_kill, pid, 0) != 0 && errno == ESRCH;
 }
 
-// Whether the process that made the file has been found dead for so long. The first that finds it so writes
-// down when: a person who wants to know what it did last has the time.
+// Whether the process that made the file has been found dead for so long. The first process that finds it so
+// writes down when: an operator has that time to see what it did last.
 bool has_been_dead(int fd, long pid, std::int64_t keep_s) noexcept {
   struct stat st {};
   SegmentHeader header;

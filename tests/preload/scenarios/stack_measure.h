@@ -90,7 +90,7 @@ inline void* libcs(const char* name) {
   return ::dlsym(libc, name);
 }
 
-// For a person who wants the figures.
+// Prints the figures, if the environment asks for them.
 inline void show(const char* name, std::ptrdiff_t need, std::ptrdiff_t libcs_own) {
   if (std::getenv("RINGROAD_TEST_SHOW_STACK") == nullptr) return;
   std::fprintf(stderr, "%-28s %6td  (libc %td)\n", name, need, libcs_own);
