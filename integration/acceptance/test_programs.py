@@ -156,6 +156,13 @@ def test_mariadb_with_a_pool_of_threads(host, preload):
         assert database.stop()
 
 
+def cut_short_by_iperf3(words):
+    """Bytes that it may send and not count: from 3.16 on it ends its senders, threads, by pthread_cancel(3)."""
+    version = output(["iperf3", "--version"]).decode().split()[1]
+    streams = int(words[1]) if "-P" in words else 1
+    return 128 * 1024 * streams if [int(n) for n in version.split(".")[:2]] >= [3, 16] else 0
+
+
 @needs("iperf3")
 @pytest.mark.parametrize("words", [(), ("-R",), ("-P", "4"), ("-Z",), ("-Z", "-R")], ids=" ".join)
 def test_iperf3(host, preload, words):
@@ -165,7 +172,7 @@ def test_iperf3(host, preload, words):
                                    preload))
         assert "error" not in report, report["error"]
         end = report["end"]
-        assert 0 < end["sum_received"]["bytes"] <= end["sum_sent"]["bytes"]
+        assert 0 < end["sum_received"]["bytes"] <= end["sum_sent"]["bytes"] + cut_short_by_iperf3(words)
         check_promoted(host, child.pid, end["sum_received"]["bytes"] // 2)
         check_idle(child.pid)
 

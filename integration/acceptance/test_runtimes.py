@@ -7,6 +7,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,7 +23,20 @@ needs_grpc = pytest.mark.skipif(importlib.util.find_spec("grpc") is None,
                                 reason="not installed: python3-grpcio")
 
 
+def registers_by_io_uring(node):
+    """Whether that Node registers with epoll by io_uring, as its libuv does from 1.50 on."""
+    version = subprocess.run([node, "-p", "process.versions.uv"], capture_output=True, text=True,
+                             check=False).stdout
+    return [int(number) for number in re.findall(r"\d+", version)[:2]] >= [1, 50]
+
+
+# RINGROAD_NODE names another than the host's.
+NODE = os.environ.get("RINGROAD_NODE") or shutil.which("node")
+BY_IO_URING = NODE is not None and registers_by_io_uring(NODE)
+
+
 @needs("node")
+@pytest.mark.skipif(BY_IO_URING, reason="this Node registers with epoll by io_uring: the test after this one")
 def test_node_with_http_of_both_versions_and_half_closed_sockets(host, eager):
     answers = []
     for name, environment in (("plain", None), ("preloaded", eager)):
@@ -39,28 +53,16 @@ def test_node_with_http_of_both_versions_and_half_closed_sockets(host, eager):
     assert len(answers[0]) == 271 and answers[0] == answers[1]
 
 
-def node_of_22():
-    """A Node that registers with epoll by io_uring, or None: RINGROAD_NODE names one, or it is the host's."""
-    node = os.environ.get("RINGROAD_NODE") or shutil.which("node")
-    if node is None:
-        return None
-    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
-    return node if int(version.lstrip("v").split(".")[0] or 0) >= 22 else None
-
-
-NODE_22 = node_of_22()
-
-
-@pytest.mark.skipif(NODE_22 is None, reason="needs Node 22 or later: RINGROAD_NODE=/path/of/node")
+@pytest.mark.skipif(not BY_IO_URING, reason="needs a Node with libuv 1.50 or later: RINGROAD_NODE=/path/of/node")
 @pytest.mark.parametrize("roles", ["rr", "rp", "pr"])
 def test_node_that_registers_by_io_uring_is_served_over_tcp(host, eager, roles):
     answers = []
     for name, of_server, of_client in (("plain", None, None), ("preloaded", *(
             eager if role == "r" else None for role in roles))):
         ports = [support.free_port() for _ in range(3)]
-        with server(host, name, [NODE_22, HERE / "talker.js", "serve", *ports], ports[-1],
+        with server(host, name, [NODE, HERE / "talker.js", "serve", *ports], ports[-1],
                     of_server) as child:
-            answers.append(json.loads(output([NODE_22, HERE / "talker.js", "ask", *ports], of_client)))
+            answers.append(json.loads(output([NODE, HERE / "talker.js", "ask", *ports], of_client)))
             if of_server:
                 assert not host.on_channel(child.pid)
     assert answers[0] == answers[1]

@@ -178,6 +178,7 @@ def test_a_budget_ends_a_run_that_goes_on_later(out):
     assert len(measured(done)) + len(measured(more)) == 24
 
 
+@pytest.mark.alone
 def test_a_budget_is_shared_by_the_blocks(out):
     done = counted(out, "--budget", "0.05", "--rounds", "1000", carriers="tcp")
     assert done.returncode == 0 and "out of time" in done.stdout, done.stdout + done.stderr

@@ -8,10 +8,7 @@ from . import builds, source
 
 pytestmark = pytest.mark.releases
 # What depends on libc. How much is on TCP before a channel, of which the other half is, does not.
-# glibc 2.41 lets a cancelled send() return with what it has sent. The library ends the thread, as older
-# ones do.
-FILTER = ("Scenarios/*_from_the_first_byte:StartTest.*:Programs/*:ExportsTest.*:SurfaceTest.*"
-          "-*cancelled_while_it_waits_for_room*")
+FILTER = "Scenarios/*_from_the_first_byte:StartTest.*:Programs/*:ExportsTest.*:SurfaceTest.*"
 TESTS_S = 400
 SHARDS = 2 * (os.cpu_count() or 1)  # a scenario waits more than it computes
 

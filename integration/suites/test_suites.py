@@ -119,6 +119,8 @@ def test_what_fails_plain_is_what_the_list_says(name, runs, tell):
     if not installed(suite.package):
         pytest.skip(f"not installed: {suite.package}")
     assert lists_agree(name)
+    if catalogue.RELEASE not in Path("/etc/os-release").read_text(encoding="utf-8"):
+        pytest.skip(f"the list is of {catalogue.RELEASE}")
     outcome = runs.outcome(name, "plain", tell)
     known = catalogue.fails(name, False)
     expected = {test: known.get(test, "ok") for test in {**outcome.failing(), **known}}

@@ -36,8 +36,8 @@ def test_open_mpi_over_tcp(host, eager):
                              child)
         assert len({received for _, received in said()}) == 1, said()
         for pid, received in said():
-            # Each rank talks to both others, whichever of the two connected, and to mpirun, which may
-            # have forked the next rank meanwhile.
+            # Each rank talks to both others, whichever of the two connected, and, before Open MPI 5, to
+            # mpirun, which may have forked the next rank meanwhile.
             support.wait_for(lambda pid=int(pid): all_but_forked(host, pid),
                              f"channels: {host.streams(int(pid))}")
             assert host.ss(int(pid))["totals"]["channel"]["rx_bytes"] > int(received) * 0.9
@@ -52,8 +52,8 @@ def all_but_forked(host, pid):
     """Whether a rank's streams are on channels, but for one that its peer had when it forked."""
     streams = host.streams(pid)
     forked = [stream for stream in streams if stream["peer_reason"] == "fork"]
-    return len(streams) == RANKS and len(forked) <= 1 and \
-        len(host.on_channel(pid)) + len(forked) == RANKS
+    return RANKS - 1 <= len(streams) <= RANKS and len(forked) <= 1 and \
+        len(host.on_channel(pid)) + len(forked) == len(streams)
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="not installed: python3-torch (600 MB)")
