@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "rsocket-core/channel/verbs/verbs_channel.h"
 
@@ -97,9 +98,12 @@ int poll_cq(ibv_cq* cq, int most, ibv_wc* out) {
 
 int req_notify_cq(ibv_cq*, int) { return 0; }
 
+std::vector<int> vectors;
+
 ibv_context* context() {
   static ibv_context one = [] {
     ibv_context made{};
+    made.num_comp_vectors = ringroad::test::kDoublesVectors;
     made.ops.post_send = post_send;
     made.ops.post_recv = post_recv;
     made.ops.poll_cq = poll_cq;
@@ -136,7 +140,8 @@ int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
   delete channel;
   return 0;
 }
-ibv_cq* ibv_create_cq(ibv_context* context, int, void*, ibv_comp_channel*, int) {
+ibv_cq* ibv_create_cq(ibv_context* context, int, void*, ibv_comp_channel*, int vector) {
+  provider::vectors.push_back(vector);
   auto* cq = new provider::CompletionQueue{};
   cq->context = context;
   return cq;
@@ -178,6 +183,8 @@ int rdma_destroy_id(rdma_cm_id* id) {
 }
 
 namespace ringroad::test {
+
+std::vector<int> taken_vectors() { return std::exchange(provider::vectors, {}); }
 
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_verbs_pair(
     std::size_t ring_bytes) {

@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "rsocket-core/channel/channel.h"
 
@@ -19,5 +20,10 @@ namespace ringroad::test {
 // The two ends of a connection: connector and listener. Null, null if there is no memory.
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_verbs_pair(
     std::size_t ring_bytes);
+
+// The device has so many completion vectors. Those of the completion queues that were made since the last
+// call, in their order.
+inline constexpr int kDoublesVectors = 4;
+std::vector<int> taken_vectors();
 
 }  // namespace ringroad::test

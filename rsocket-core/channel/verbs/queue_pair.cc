@@ -1,5 +1,7 @@
 #include "rsocket-core/channel/verbs/queue_pair.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cerrno>
 #include <new>
@@ -21,6 +23,15 @@ constexpr int kReceiveAccess = kLocalAccess | static_cast<int>(IBV_ACCESS_REMOTE
 bool make_nonblocking(int fd) noexcept {
   const int flags = sys::fcntl(fd, F_GETFL);
   return flags >= 0 && sys::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+// The completion vector of the next queue pair: each vector interrupts a processor of its own, and all on the
+// first would share one. In turns; processes with a connection each begin at different ones.
+int next_vector(const ibv_context& device) noexcept {
+  static std::atomic<unsigned> made{0};
+  const auto vectors = static_cast<unsigned>(std::max(device.num_comp_vectors, 1));
+  const unsigned turn = static_cast<unsigned>(sys::getpid()) + made.fetch_add(1, std::memory_order_relaxed);
+  return static_cast<int>(turn % vectors);
 }
 
 }  // namespace
@@ -100,10 +111,11 @@ Reason QueuePair::create_queues(rdma_cm_id* id) noexcept {
   if (completions_ == nullptr) return reason_of_errno(errno, false);
   completions_->fd = host_.adopt_fd(completions_->fd);
   if (!make_nonblocking(completions_->fd)) return Reason::kNoDescriptors;
-  receive_cq_ = ibv_create_cq(id->verbs, kPostedReceives, nullptr, completions_, 0);
+  const int vector = next_vector(*id->verbs);
+  receive_cq_ = ibv_create_cq(id->verbs, kPostedReceives, nullptr, completions_, vector);
   if (receive_cq_ == nullptr) return reason_of_errno(errno, true);
   // Room for every send, signalled or not: in error all of them complete.
-  send_cq_ = ibv_create_cq(id->verbs, kSendSlots, nullptr, completions_, 0);
+  send_cq_ = ibv_create_cq(id->verbs, kSendSlots, nullptr, completions_, vector);
   if (send_cq_ == nullptr) return reason_of_errno(errno, true);
 
   for (const std::uint32_t wanted : {kWantedInline, 0U}) {

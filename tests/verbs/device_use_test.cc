@@ -1,0 +1,28 @@
+// What a channel asks of a device, of one that is a double.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "tests/verbs/device_double.h"
+
+namespace ringroad::test {
+namespace {
+
+TEST(DeviceUse, QueuePairsTakeTheCompletionVectorsInTurns) {
+  taken_vectors();
+  std::set<int> of_queue_pairs;
+  for (int pairs = 0; pairs < kDoublesVectors / 2; ++pairs) {
+    auto [a, b] = make_verbs_pair(64 * 1024);
+    ASSERT_NE(a, nullptr);
+    const std::vector<int> vectors = taken_vectors();
+    ASSERT_EQ(vectors.size(), 4U) << "two queue pairs with two completion queues each";
+    EXPECT_EQ(vectors[0], vectors[1]) << "one completion channel, one processor";
+    EXPECT_EQ(vectors[2], vectors[3]);
+    of_queue_pairs.insert({vectors[0], vectors[2]});
+  }
+  EXPECT_EQ(of_queue_pairs, (std::set<int>{0, 1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace ringroad::test
