@@ -59,7 +59,7 @@ StreamPtr stream_of(int fd, const FdEntry& socket, const DeferredUse& early) noe
 bool begin(int fd, Role role, const Endpoint& remote, const policy::Settings& rule,
            bool nonblocking, unsigned forks) noexcept {
   Agent* agent = process_state::existing_agent();
-  if (agent == nullptr || !agent->may_tell_later() || !lets_begin(rule)) return false;
+  if (agent == nullptr || !agent->may_defer() || !lets_begin(rule)) return false;
   const auto limit =
       static_cast<unsigned>(std::min(rule.promote_after.messages.value_or(kNotGiven), kMostUses));
   const signals::DeferHandlers no_handler_leaves_between;
@@ -67,7 +67,7 @@ bool begin(int fd, Role role, const Endpoint& remote, const policy::Settings& ru
       fd_table::insert_deferred(fd, role, remote, rule, limit, nonblocking, forks);
   if (!socket) return false;
   some.store(true, std::memory_order_release);  // when it is in the table
-  if (!agent->told_late(role) || process_state::on_kernel_only()) become_stream(fd, socket);
+  if (!agent->note_deferred(role) || process_state::on_kernel_only()) become_stream(fd, socket);
   return true;
 }
 

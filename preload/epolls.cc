@@ -239,8 +239,8 @@ bool sleeps_in_a_call_on(int thread, int fd) noexcept {
 
 // No other process has the stream, or the instance.
 bool is_alone(const Stream& stream, const EpollSet& set) noexcept {
-  ProcessGroup& family = process_state::existing_agent()->family();
-  return family.alone(stream.share()) && family.alone(set.share());
+  ProcessGroup& group = process_state::existing_agent()->process_group();
+  return group.alone(stream.share()) && group.alone(set.share());
 }
 
 }  // namespace
@@ -372,7 +372,7 @@ void lend_all() noexcept {
   for (const auto& set : all_sets()) set->lend_all();
 }
 
-void share_with_child(EpollSet& set, ProcessGroup& family, ProcessGroup::Member member) noexcept {
+void share_with_child(EpollSet& set, ProcessGroup& group, ProcessGroup::Member member) noexcept {
   if (set.share() == 0 && member != 0 && !set.foreign()) {
     // By a name that is nobody's address.
     FourTuple name;
@@ -380,9 +380,9 @@ void share_with_child(EpollSet& set, ProcessGroup& family, ProcessGroup::Member 
     Nonce drawn{};
     if (!make_nonce(drawn)) return;
     std::memcpy(name.remote.addr.bytes.data(), drawn.data(), sizeof drawn);
-    set.set_share(family.enter(name));
+    set.set_share(group.enter(name));
   }
-  if (set.share() != 0 && (member == 0 || !family.add(set.share(), member))) family.keep(set.share());
+  if (set.share() != 0 && (member == 0 || !group.add(set.share(), member))) group.keep(set.share());
 }
 
 bool take_back(Stream& stream) noexcept {
@@ -392,7 +392,7 @@ bool take_back(Stream& stream) noexcept {
   for (const auto& set : sets) {
     const Lent lent = set->lent(stream);
     if (lent == Lent::kNot) continue;
-    if (lent == Lent::kUntilModified || !agent->family().alone(set->share())) return false;
+    if (lent == Lent::kUntilModified || !agent->process_group().alone(set->share())) return false;
   }
   for (const auto& set : sets) set->take_back(stream);
   return stream.lent().load(std::memory_order_acquire) == 0;

@@ -40,7 +40,7 @@ std::atomic<int> execs_under_way{0};   // threads inside of exec
 // Of an entry that `member`, unless that is 0, may have: what it will have. The Stream's own locks and the
 // process group's table come after the lock of the table, which is held.
 InChild share(FdEntry& socket, Agent& agent, ProcessGroup::Member member) noexcept {
-  ProcessGroup& group = agent.family();
+  ProcessGroup& group = agent.process_group();
   // Another thread may make a stream of it meanwhile, so the kind is asked for each time.
   const auto is = [&socket](Kind kind) noexcept {
     return socket.kind.load(std::memory_order_relaxed) == kind;
@@ -152,7 +152,7 @@ void keep_over_exec(Agent& agent) noexcept {
     const std::uint64_t share = share_of(socket);
     const int flags = sys::fcntl(fd, F_GETFD);
     if (flags < 0 || (flags & FD_CLOEXEC) != 0) return;
-    if (share != 0 && agent.family().keep(share)) socket.kept_for_exec = true;
+    if (share != 0 && agent.process_group().keep(share)) socket.kept_for_exec = true;
     if (socket.kind.load(std::memory_order_relaxed) == Kind::kStream) {
       socket.stream->cut_unless_served();
     }
@@ -163,7 +163,7 @@ void keep_over_exec(Agent& agent) noexcept {
 void go_on_after_exec(Agent& agent) noexcept {
   const fd_table::TableLock lock;
   fd_table::for_each([&agent](int /*fd*/, FdEntry& socket) noexcept {
-    if (std::exchange(socket.kept_for_exec, false)) agent.family().keep_no_longer(share_of(socket));
+    if (std::exchange(socket.kept_for_exec, false)) agent.process_group().keep_no_longer(share_of(socket));
   });
 }
 
@@ -224,7 +224,7 @@ void after_fork_child() noexcept {
   socket_lifecycle::after_fork_child();
   fd_room::after_fork_child();
   epolls::after_fork_child();
-  const ProcessGroup::Joined joined = agent->family().join(child);
+  const ProcessGroup::Joined joined = agent->process_group().join(child);
   fd_table::reset_locks_after_fork();
   fd_table::for_each(
       [joined](int fd, FdEntry& socket) noexcept { take_up(fd, socket, joined); });
@@ -248,7 +248,7 @@ bool leave(Reason reason) noexcept {
   agent->leave_all(reason, kLeaveTimeoutNs);
   if (reason == Reason::kExec) keep_over_exec(*agent);
   if (reason == Reason::kExit) {
-    agent->family().resign();
+    agent->process_group().resign();
     if (stats::Segment* own = process_stats::existing_segment()) own->remove_file();
   }
   errno = saved;

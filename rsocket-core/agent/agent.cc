@@ -167,7 +167,7 @@ AgentStreamPtr Agent::make_stream(int fd, Role role, const FourTuple& tuple,
 
 // The agent thread says that it looks, and then looks (AgentHost::materialise()). A thread that defers a
 // connection enters it in its table, and then asks here. So one of the two sees the other.
-bool Agent::told_late(Role role) noexcept {
+bool Agent::note_deferred(Role role) noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (role == Role::kAccept && streams_.requests_wait()) return false;
   if (operator_.mode() != control::Mode::kAuto) return false;

@@ -56,13 +56,13 @@ class Agent final : public StreamHost, public TransportEvents, private AgentLoop
                         const DeferredUse& early = {}) noexcept;
   // Whether a connection may be deferred: the agent has it made a stream, by open_stream(), when it looks
   // for it and when it has been there for a while.
-  bool may_tell_later() const noexcept {
+  bool may_defer() const noexcept {
     return running_.load(std::memory_order_acquire) && !process_group_.joined() &&
            operator_.mode() == control::Mode::kAuto;
   }
   // A connection was deferred. False: the agent has looked for it meanwhile, and it is to be made a
   // stream at once.
-  bool told_late(Role role) noexcept;
+  bool note_deferred(Role role) noexcept;
   // The same connection, in a child that has inherited it. `share`: 0 or ProcessGroup::ConnectionId.
   StreamPtr inherit_stream(int fd, Role role, const FourTuple& tuple,
                            const StreamConfig& config, std::uint64_t share) noexcept;
@@ -104,7 +104,7 @@ class Agent final : public StreamHost, public TransportEvents, private AgentLoop
   void before_fork() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
   void after_fork_parent() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
   void after_fork_child() noexcept RR_NO_THREAD_SAFETY_ANALYSIS;
-  ProcessGroup& family() noexcept { return process_group_; }
+  ProcessGroup& process_group() noexcept { return process_group_; }
 
   // ---- StreamHost
   void attend(Stream& stream) noexcept override;
@@ -144,7 +144,7 @@ class Agent final : public StreamHost, public TransportEvents, private AgentLoop
   static constexpr std::int64_t kListenWaitNs = 3'000'000'000;  // verbs libraries may take one
   static constexpr long kNapNs = 1'000'000;
   // For connections that ask once to be over.
-  static constexpr std::int64_t kTellOldNs = 50'000'000;
+  static constexpr std::int64_t kMaterialiseOldNs = 50'000'000;
 
   enum class Task : std::uint8_t { kListen, kUnlisten, kOffer, kStepAside };
   // An eventfd that is signalled when a command was carried out.
@@ -186,7 +186,7 @@ class Agent final : public StreamHost, public TransportEvents, private AgentLoop
   void dispatch(std::uint64_t cookie) noexcept;
   void run_commands() noexcept RR_EXCLUDES(queue_mutex_);
   // Has old deferred connections made streams.
-  void tell_old(std::int64_t now_ns) noexcept;
+  void materialise_old(std::int64_t now_ns) noexcept;
   std::int64_t next_deadline() noexcept;
   void expire(std::int64_t now_ns) noexcept;
   // Does what can be done for a stream, then arranges to be woken for what cannot be done yet.
@@ -236,11 +236,11 @@ class Agent final : public StreamHost, public TransportEvents, private AgentLoop
   AgentStream* last_attended_ RR_GUARDED_BY(queue_mutex_) = nullptr;
   std::atomic<int> epoll_fd_{-1};
   std::atomic<int> wake_fd_{-1};
-  // Connections were deferred, and tell_old() has not been called since.
+  // Connections were deferred, and materialise_old() has not been called since.
   std::atomic<bool> some_deferred_{false};
 
   // Agent thread only.
-  std::int64_t tell_old_at_ns_ = kForever;
+  std::int64_t materialise_old_at_ns_ = kForever;
   std::map<std::uint64_t, Watched> watched_;
   std::set<std::pair<std::int64_t, std::uint64_t>> deadlines_;  // of watched_, by time
   std::map<PromotionId, std::uint64_t> channels_;  // promotion -> stream id, while watched

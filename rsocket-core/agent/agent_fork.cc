@@ -49,7 +49,7 @@ void Agent::after_fork_child() noexcept {
   new (&deadlines_) std::set<std::pair<std::int64_t, std::uint64_t>>;
   new (&channels_) std::map<PromotionId, std::uint64_t>;
   some_deferred_.store(false);
-  tell_old_at_ns_ = kForever;
+  materialise_old_at_ns_ = kForever;
   streams_.after_fork_child();
   broker_.after_fork_child();
   operator_.after_fork_child();

@@ -62,7 +62,7 @@ class AgentHost {
     kOld,       // those that the last such call found, too
     kAccepted,  // those that were accepted from `remote`
   };
-  // Makes streams of connections that the layer above has deferred (Agent::may_tell_later()). True:
+  // Makes streams of connections that the layer above has deferred (Agent::may_defer()). True:
   // others stay deferred. Agent thread. It calls Agent::open_stream().
   virtual bool materialise(Deferred /*which*/, const Endpoint& /*remote*/) noexcept { return false; }
   // Takes a stream back that is lent to the kernel's epoll instances. False: another process has one of the

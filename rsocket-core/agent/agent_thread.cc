@@ -102,8 +102,8 @@ void Agent::run_commands() noexcept {
         break;
     }
   }
-  if (tell_old_at_ns_ == kForever && some_deferred_.load(std::memory_order_relaxed)) {
-    tell_old_at_ns_ = sys::now_ns() + kTellOldNs;
+  if (materialise_old_at_ns_ == kForever && some_deferred_.load(std::memory_order_relaxed)) {
+    materialise_old_at_ns_ = sys::now_ns() + kMaterialiseOldNs;
   }
   while (attended != nullptr) {
     const AgentStreamPtr stream = std::move(attended);
@@ -117,9 +117,9 @@ void Agent::run_commands() noexcept {
   }
 }
 
-void Agent::tell_old(std::int64_t now_ns) noexcept {
-  if (tell_old_at_ns_ > now_ns) return;
-  tell_old_at_ns_ = kForever;
+void Agent::materialise_old(std::int64_t now_ns) noexcept {
+  if (materialise_old_at_ns_ > now_ns) return;
+  materialise_old_at_ns_ = kForever;
   some_deferred_.store(false);  // a thread that defers one later says so again
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (host_.materialise(AgentHost::Deferred::kOld, {})) some_deferred_.store(true);
@@ -264,7 +264,7 @@ void Agent::stop_answering_soon(const Endpoint& local, int rendezvous) noexcept 
 
 std::int64_t Agent::next_deadline() noexcept {
   const std::int64_t streams = deadlines_.empty() ? kForever : deadlines_.begin()->first;
-  return std::min({streams, tell_old_at_ns_, operator_.next_deadline(), broker_.next_deadline(),
+  return std::min({streams, materialise_old_at_ns_, operator_.next_deadline(), broker_.next_deadline(),
                    listeners_.next_deadline()});
 }
 
@@ -280,7 +280,7 @@ void Agent::expire(std::int64_t now_ns) noexcept {
     stream->deadline_passed();
     serve(stream);
   }
-  tell_old(now_ns);
+  materialise_old(now_ns);
   operator_.expire(now_ns);
   broker_.expire(now_ns);
   listeners_.expire(now_ns);

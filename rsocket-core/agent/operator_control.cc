@@ -116,7 +116,7 @@ void OperatorControl::expire(std::int64_t now_ns) noexcept {
 }
 
 void OperatorControl::apply_to_all() noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // Agent::told_late()
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // Agent::note_deferred()
   host_.materialise(AgentHost::Deferred::kAll, {});
   streams_.each([this](const AgentStreamPtr& stream) noexcept {
     apply_to(stream);

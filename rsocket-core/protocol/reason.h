@@ -42,7 +42,7 @@ namespace ringroad {
   X(kClosing,            "closing",              "the program has closed or shut the connection down") \
   X(kDisabled,           "disabled",             "RINGROAD_DISABLE is set") \
   X(kPeerUnproven,       "peer_unproven",        "the kernel names no owner of the connection's other end, so anybody may have answered") \
-  X(kRedirect,           "redirect",             "another process of the listener's family has the connection; the request goes there") \
+  X(kRedirect,           "redirect",             "another process that shares the listener has the connection; the request goes there") \
   X(kIdle,               "idle",                 "it was not used for a while and gave its channel back; it is promoted again when it is used") \
   X(kMaxChannels,        "max_channels",         "as many streams have channels as the policy's max_channels allows, and all of them are busy") \
   X(kWrongKey,           "wrong_key",            "the key files of the two ends differ, or one end has none") \

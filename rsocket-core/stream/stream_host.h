@@ -13,7 +13,6 @@ namespace ringroad {
 class Stream;
 using StreamPtr = std::shared_ptr<Stream>;
 
-
 // What the policy rule says about one connection.
 struct StreamConfig {
   char rule[64] = {};
