@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "preload/jumps.h"
+#include "rsocket-core/base/futex.h"
 #include "rsocket-core/base/sys.h"
 
 extern "C" {
@@ -23,6 +24,20 @@ bool over() noexcept {
 
 int held_in_kernel(pollfd* fds, nfds_t count, timespec* timeout, const sigset_t* mask) {
   return sys::ppoll(fds, count, timeout, mask);
+}
+
+int held_on_word(const std::atomic<std::uint32_t>* word, std::uint32_t value, const timespec* timeout) {
+  return sys::futex_wait(word, value, timeout);
+}
+
+// libc's own calls that are cancellation points sleep like this, too: a request ends the sleep, or is found
+// before it. What the sleep has done by then is nothing.
+int on_word(const std::atomic<std::uint32_t>* word, std::uint32_t value, const timespec* timeout) {
+  int type = PTHREAD_CANCEL_DEFERRED;
+  real().pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+  const int result = sys::futex_wait(word, value, timeout);
+  real().pthread_setcanceltype(type, nullptr);
+  return result;
 }
 
 int caught_pselect(int end, fd_set* in, fd_set* out, fd_set* except, const timespec* timeout,
@@ -81,6 +96,16 @@ int ppoll_for(nfds_t asked, pollfd* fds, nfds_t count, const timespec* timeout,
     return poll_by_select(fds, count, timeout, mask, asked, caught_pselect);
   }
   return n;
+}
+
+int held_futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t value, const timespec* timeout) {
+  if (over()) return -1;
+  const int n = caught(held_on_word, word, value, timeout);
+  return over() ? -1 : n;
+}
+
+int futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t value, const timespec* timeout) {
+  return over() ? -1 : caught(on_word, word, value, timeout);
 }
 
 int epoll_pwait(int epfd, epoll_event* events, int max, int timeout_ms, const sigset_t* mask) {

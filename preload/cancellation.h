@@ -127,6 +127,9 @@ inline Result caught(Result (*call)(Params...), Args... args) {
 // What the library sleeps in.
 int held_ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask);
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask);
+// As sys::futex_wait().
+int held_futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t value, const timespec* timeout);
+int futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t value, const timespec* timeout);
 // The same, where RLIMIT_NOFILE is to hold for `asked` entries, the program's own.
 int ppoll_for(nfds_t asked, pollfd* fds, nfds_t count, const timespec* timeout,
               const sigset_t* mask);

@@ -77,7 +77,8 @@ void start() noexcept {
     // Here, not when the library is loaded: handlers that come later run earlier before a fork, and an
     // allocator of the program's that registers its own must not be locked yet when ours run.
     pthread_atfork(fork_exec::before_fork, fork_exec::after_fork_parent, fork_exec::after_fork_child);
-    set_sleep(cancellation::ppoll, cancellation::held_ppoll);
+    set_sleep({cancellation::ppoll, cancellation::held_ppoll, cancellation::futex_wait,
+               cancellation::held_futex_wait});
     process_state::set_agent(new Agent(agent_host, mode));
     fd_room::ask_again();
   } catch (...) {

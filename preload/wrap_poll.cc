@@ -19,6 +19,7 @@
 #include "preload/polling.h"
 #include "preload/real.h"
 #include "preload/socket_lifecycle.h"
+#include "rsocket-core/base/signal_masks.h"
 #include "rsocket-core/base/signals.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/waiter.h"
@@ -41,6 +42,14 @@ constexpr std::int64_t kDeafSliceNs = 5'000'000;
 // One entry of the program's set. Its waiter leaves with it, also when the thread is cancelled.
 struct Entry {
   ~Entry() { leave(); }
+  void enter(int wake_fd) noexcept {
+    if (wake_fd < 0 || waiting) return;
+    waiter.wake_fd = wake_fd;
+    waiter.events = POLLIN | POLLOUT;
+    stream->waiters().add(waiter);
+    stream->note_awaited();
+    waiting = true;
+  }
   void leave() noexcept {
     if (waiting) stream->waiters().remove(waiter);
     waiting = false;
@@ -48,7 +57,7 @@ struct Entry {
 
   SocketRef socket;
   Stream* stream = nullptr;  // one that is, or may come to be, on a channel
-  Waiter waiter;
+  ThreadWaiter waiter;
   bool waiting = false;
   short ready = 0;
   bool held = false;       // no room, as the stream changes its carrier
@@ -56,6 +65,18 @@ struct Entry {
   int kernel_index = -1;   // in the kernel's set: the program's descriptor itself
   int channel_index = -1;  // and the channel's
 };
+
+// One stream is waited for, by a thread that polls before it sleeps.
+void poll_stream(Stream& stream, short events, std::int64_t deadline, const sigset_t* mask) noexcept {
+  const Stream::PollPlan plan = stream.plan_poll(events, Stream::Arm::kNever);
+  // What the kernel may have to tell it is asked for at once.
+  if (plan.ready != 0 || !plan.on_channel || plan.use_kernel) return;
+  if (mask == nullptr) {
+    stream.spin_until_ready(events, deadline, plan.shutdowns);
+  } else if (signals::blocks_no_more(*mask)) {
+    stream.spin_before_mask(events, deadline, plan.shutdowns, *mask);
+  }
+}
 
 }  // namespace
 
@@ -90,15 +111,26 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     if (stream != nullptr && !stream->on_kernel_for_good()) entries[i].stream = stream;
     if (EpollSet* epoll = entries[i].socket.epoll()) epoll->watch();
   }
-  // One stream, as a thread waits that has one client. A mask of signals holds in the kernel's
-  // sleep only.
-  bool polls = count == 1 && deadline != 0 && mask == nullptr && entries[0].stream != nullptr &&
-               entries[0].stream->may_spin(fds[0].events);
-  bool polled = false;
+  // One stream, as a thread waits that has one client.
+  const bool one = count == 1 && deadline != 0 && entries[0].stream != nullptr;
+  bool polls = one && entries[0].stream->may_spin(fds[0].events);
   const int wake_fd = thread_wake_fd();
   bool outlasted = false;
   signals::begin_wait();
   for (;;) {
+    if (one) {
+      Entry& e = entries[0];
+      e.enter(wake_fd);
+      if (std::exchange(polls, false)) poll_stream(*e.stream, fds[0].events, deadline, mask);
+      // futex(2) puts no mask in force.
+      const bool on_word = e.waiting && mask == nullptr;
+      const int slept = on_word ? e.stream->sleep_on_word(e.waiter, fds[0].events, deadline,
+                                                          Stream::Sleep::kCancellable, true)
+                                : Stream::kNoWord;
+      if (slept != Stream::kNoWord) e.leave();
+      if (slept == -1) return -1;
+      if (slept == 1) continue;
+    }
     nfds_t used = 0;
     kernel[used++] = {wake_fd, POLLIN, 0};
     int ready_now = 0;
@@ -111,23 +143,8 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
         kernel[used++] = {fds[i].fd, fds[i].events, 0};
         continue;
       }
-      if (wake_fd >= 0 && !e.waiting) {
-        e.waiter.wake_fd = wake_fd;
-        e.waiter.events = POLLIN | POLLOUT;
-        e.stream->waiters().add(e.waiter);
-        e.stream->note_awaited();
-        e.waiting = true;
-      }
-      Stream::PollPlan plan =
-          e.stream->plan_poll(fds[i].events, polls ? Stream::Arm::kNever : Stream::Arm::kIfIdle);
-      if (std::exchange(polls, false) && plan.ready == 0) {
-        // What the kernel may have to tell it is asked for at once.
-        polled = plan.on_channel && !plan.use_kernel;
-        if (polled) {
-          e.stream->spin_until_ready(fds[i].events, deadline, plan.shutdowns);
-        }
-        plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kIfIdle);
-      }
+      e.enter(wake_fd);
+      const Stream::PollPlan plan = e.stream->plan_poll(fds[i].events, Stream::Arm::kIfIdle);
       e.ready = plan.ready;
       // The peer may be about to wake an epoll instance that the program asks next.
       if ((plan.ready & POLLIN) != 0 && e.waiting) e.stream->waiters().wake_others(POLLIN, e.waiter);

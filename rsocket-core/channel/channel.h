@@ -20,8 +20,10 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "rsocket-core/protocol/reason.h"
 #include "rsocket-core/protocol/wire.h"
@@ -121,6 +123,20 @@ class Channel {
   virtual int wait_fd() const noexcept = 0;
   virtual bool arm() noexcept = 0;
   virtual void drain() noexcept = 0;
+  // For a waiter that is told of each wake-up, not of a descriptor that is readable (EPOLLET): drain(), where
+  // the next one would not come without it.
+  virtual void drain_edge() noexcept { drain(); }
+
+  // Sleeping on a word of memory instead, by futex(2): `value` is the word's before arm_word(), which is like
+  // arm(). What it asks for changes the word, and so does fail(). Null: there is none, or the peer knows of
+  // none. The word outlives the channel as long as somebody holds it.
+  struct WaitWord {
+    std::shared_ptr<std::atomic<std::uint32_t>> word;
+    std::uint32_t value = 0;
+    explicit operator bool() const noexcept { return word != nullptr; }
+  };
+  virtual WaitWord wait_word() noexcept { return {}; }
+  virtual bool arm_word() noexcept { return false; }
 
   // Everything committed, and every control message, is in the peer's memory: the process may end
   // and the peer can still read it.

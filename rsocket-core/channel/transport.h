@@ -132,7 +132,7 @@ struct VerbsHost {
   int (*share_fd)(int fd) noexcept;
   void (*release_fd)(int fd) noexcept;
 };
-inline constexpr std::uint32_t kVerbsAbi = 7;
+inline constexpr std::uint32_t kVerbsAbi = 8;
 inline constexpr const char* kVerbsEntryPoint = "ringroad_verbs_transport";
 using VerbsEntryPoint = Transport* (*)(const VerbsHost& host, Reason* why) noexcept;
 

@@ -36,10 +36,13 @@ enum class Feature : std::uint32_t {
   kLeft = 1U << 1,
   // The same over RDMA, where each end answers it with its own.
   kLeftAnswered = 1U << 2,
+  // Over shared memory: an end that sleeps on a word of the memory, futex(2), and that its peer wakes there.
+  kWaitWord = 1U << 3,
 };
 inline constexpr std::uint32_t kFeatures = static_cast<std::uint32_t>(Feature::kGivenBack) |
                                            static_cast<std::uint32_t>(Feature::kLeft) |
-                                           static_cast<std::uint32_t>(Feature::kLeftAnswered);
+                                           static_cast<std::uint32_t>(Feature::kLeftAnswered) |
+                                           static_cast<std::uint32_t>(Feature::kWaitWord);
 
 // What both ends of a promotion can do. A message's path has no room for more than the features that there
 // are.

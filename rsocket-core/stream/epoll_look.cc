@@ -48,11 +48,24 @@ void EpollSet::take_news() noexcept {
   }
 }
 
+// Whether there is one stream here, with all that moves it on its channel: then nobody need ask which it is.
+// What the inner instance has to say it says again, which no one minds who does not watch it.
+bool EpollSet::take_only_item() noexcept {
+  if (items_.size() != 1 || watched_) return false;
+  Item& item = *items_.begin()->second;
+  const bool on_channel_alone = item.kernel_fd == Item::kNone && item.channel_fd >= 0 && !item.lent;
+  if (!on_channel_alone) return false;
+  item.stream->after_sleep(&item);
+  enqueue(item);
+  return true;
+}
+
 void EpollSet::take_inner() noexcept {
   if (!look_inside_.load(std::memory_order_relaxed) ||
       !look_inside_.exchange(false, std::memory_order_acq_rel)) {
     return;
   }
+  if (take_only_item()) return;
   epoll_event events[kInnerBatch];
   const int n = sys::epoll_wait(inner_, events, kInnerBatch, 0);
   // Another thread has taken these from their channels, before it came to what the channels still tell of.

@@ -7,22 +7,21 @@
 //
 //   program's instance ── its other descriptors
 //                      └─ inner instance (EPOLLET) ── TCP sockets ── as the program asked for them
-//                                                  ├─ channels     (EPOLLET)
+//                                                  ├─ channels     (EPOLLET, drained only where they must be)
 //                                                  └─ eventfd      (EPOLLET, never drained)
 //
-// An event on the inner instance says only that streams have to be looked at. What a stream then
-// has to say is worked out as the kernel does it for its own: a stream that may be ready stands in
-// a queue, is asked when the program waits, and goes to the queue's end again if it is
-// level-triggered and was ready. So a wait costs as many looks as there are streams that may be
-// ready.
+// An event on the inner instance says only that streams have to be looked at. What a stream has to say is
+// worked out as the kernel does it for its own: a stream that may be ready stands in a queue, is asked when
+// the program waits, and goes to the queue's end again if it is level-triggered and was ready. So a wait
+// costs as many looks as there are streams that may be ready.
 //
 // A channel is armed, so that its peer has to wake somebody, by the last look before a sleep, and
 // not while the program is at work or the wait polls: a stream whose channel is not armed stays in
 // the queue.
 //
-// A stream that is the kernel's for good moves into the program's instance and is forgotten here. At a fork
-// a stream is lent: it moves into the program's instance, which a child then has as well, and its item
-// stays here, asleep, until no other process has the stream and the instance.
+// A stream that is the kernel's for good moves into the program's instance and is forgotten here. At a fork a
+// stream is lent: it moves into the program's instance, which a child then has as well, and its item stays
+// here, asleep, until no other process has the stream and the instance.
 //
 // Thread rule: any thread. Its mutex is taken before a stream's; nobody sleeps with it.
 #pragma once
@@ -166,6 +165,7 @@ class EpollSet {
   void take_dirty() noexcept RR_REQUIRES(mutex_) RR_EXCLUDES(dirty_mutex_);
   void take_news() noexcept RR_REQUIRES(mutex_) RR_EXCLUDES(dirty_mutex_);
   void take_inner() noexcept RR_REQUIRES(mutex_);
+  bool take_only_item() noexcept RR_REQUIRES(mutex_);  // in place of take_inner()
   static int kernel_number(const Item& item) noexcept;
   static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;
   static std::uint32_t kernel_has(const Item& item, short bits) noexcept;
@@ -194,7 +194,7 @@ class EpollSet {
   bool may_poll(const sigset_t* mask) noexcept RR_REQUIRES(mutex_);
   PollResult look_for_moves() noexcept RR_EXCLUDES(mutex_);
   PollResult find_move() noexcept RR_REQUIRES(mutex_);
-  void poll(int epfd, std::int64_t deadline_ns) noexcept RR_EXCLUDES(mutex_);
+  void poll(int epfd, std::int64_t deadline_ns, const sigset_t* mask) noexcept RR_EXCLUDES(mutex_);
   int sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask);
   bool outlast_switches() noexcept RR_EXCLUDES(mutex_);
 

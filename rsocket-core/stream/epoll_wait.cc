@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "rsocket-core/base/signal_masks.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/epoll_evaluate.h"
 #include "rsocket-core/stream/epoll_set.h"
@@ -35,10 +36,9 @@ bool EpollSet::kernel_is_next() const noexcept {
 
 // ---- Polling
 
-// A mask of signals holds in the kernel's sleep only.
 bool EpollSet::may_poll(const sigset_t* mask) noexcept {
-  return mask == nullptr && longest_spin_ns_ != 0 && !queue_.empty() &&
-         queue_.size() <= kMostPolled && poller_.should_poll();
+  return longest_spin_ns_ != 0 && !queue_.empty() && queue_.size() <= kMostPolled &&
+         poller_.should_poll() && (mask == nullptr || signals::blocks_no_more(*mask));
 }
 
 // Interrupted where another thread wants to look: a thread that polls hardly lets go of the lock.
@@ -70,7 +70,7 @@ PollResult EpollSet::find_move() noexcept {
 
 // Until a stream has moved, the program's instance has something else to tell, or a handler has
 // run.
-void EpollSet::poll(int epfd, std::int64_t deadline_ns) noexcept {
+void EpollSet::poll(int epfd, std::int64_t deadline_ns, const sigset_t* mask) noexcept {
   std::int64_t longest_ns;
   {
     MutexLock lock(mutex_);
@@ -87,6 +87,7 @@ void EpollSet::poll(int epfd, std::int64_t deadline_ns) noexcept {
     if (found != PollResult::kNothing || ++looks % kLooksPerQuestion != kLooksPerQuestion / 2) {
       return found;
     }
+    if (mask != nullptr && signals::lets_one_in(*mask)) return PollResult::kInterrupted;
     pollfd others{epfd, POLLIN, 0};
     timespec zero{0, 0};
     const bool there = sys::ppoll(&others, 1, &zero, nullptr) > 0;
@@ -200,7 +201,7 @@ class EpollSet::WaitCall {
       if (step != Step::kGoOn) return step;
     }
     if (poll_first_) {
-      set_.poll(epfd_, deadline_ns_);
+      set_.poll(epfd_, deadline_ns_, mask_);
       polled_ = true;
       return Step::kAgain;
     }
@@ -260,7 +261,7 @@ class EpollSet::WaitCall {
     set_.kernel_had_some_.store(m > 0, std::memory_order_relaxed);
     if (m < 0 && n_ == 0) return false;
     m = std::max(m, 0);
-    const bool full = m == max_ - n_;
+    asks_more_ = m == max_ - n_;
     news_ = m > 0 ? find_inner(out_ + n_, m) : nullptr;
     if (news_ == nullptr) {
       n_ += m;
@@ -269,13 +270,15 @@ class EpollSet::WaitCall {
     std::copy(news_ + 1, out_ + n_ + m, news_);
     set_.has_news();
     n_ += m - 1;
-    if (full) {
-      // Ours had the place of another's, which the program may have no other chance to hear of.
-      int more = set_.calls_.pwait(epfd_, out_ + n_, max_ - n_, 0, nullptr);
-      if (more > 0 && hide(out_ + n_, more) != 0) set_.has_news();
-      n_ += std::max(more, 0);
-    }
     return true;
+  }
+
+  // Ours had the place of another's, which the program may have no other chance to hear of, and no stream has
+  // taken it.
+  [[gnu::cold]] void ask_for_more() {
+    int more = set_.calls_.pwait(epfd_, out_ + n_, max_ - n_, 0, nullptr);
+    if (more > 0 && hide(out_ + n_, more) != 0) set_.has_news();
+    n_ += std::max(more, 0);
   }
 
   // After the kernel: its news of streams, and whether the call is over.
@@ -291,6 +294,7 @@ class EpollSet::WaitCall {
       n_ += streams;
       if (n_ == 0 && set_.moved_) return Step::kAgain;  // the kernel has it to tell
     }
+    if (news_ != nullptr && asks_more_ && n_ < max_) ask_for_more();
     if (n_ == 0 && last_ && !std::exchange(outlasted_, true) && set_.outlast_switches()) {
       return Step::kAgain;
     }
@@ -331,6 +335,7 @@ class EpollSet::WaitCall {
   bool promised_ = false;         // it began with promise_room()
   bool poll_first_ = false;       // before it sleeps
   epoll_event* news_ = nullptr;   // where the inner instance was in the kernel's batch
+  bool asks_more_ = false;        // the batch was full
 };
 
 int EpollSet::wait(int epfd, epoll_event* out, int max, std::int64_t deadline_ns,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rsocket-core/base/signal_masks.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/stream_fastpath.h"
 
@@ -15,6 +16,8 @@ constexpr short kWriteBits = POLLOUT | POLLWRNORM;
 constexpr short kAlwaysBits = POLLERR | POLLHUP;
 // A thread that polls a queue pair for bytes looks for what else there may be each so many looks.
 constexpr unsigned kLooksPerLookAround = 8;
+// A thread that polls before a sleep with a mask asks for pending signals each so many looks.
+constexpr unsigned kLooksPerPending = 16;
 
 // The part of plan_on_channel() that is the channel's.
 template <typename Carrying>
@@ -85,6 +88,28 @@ bool StreamReadiness::plan_plainly(short events, Arm arm, PollPlan& plan) noexce
   MutexLock rx(rx_mutex_);
   if (!plan_on_channel(events, arm, plan)) return false;
   if ((plan.ready & kWriteBits) == 0) watch_for_stall();
+  return true;
+}
+
+bool StreamReadiness::arm_word_on_channel(short events, Channel::WaitWord& on) noexcept {
+  PollPlan plan;
+  if (!plan_on_channel(events, Arm::kNever, plan) || plan.ready != 0) return false;
+  on = channel_->wait_word();
+  // See plan_arrivals().
+  return on && channel_->arm_word() && channel_->rx_head() == plan.arrivals && !channel_->control_pending();
+}
+
+// As plan_plainly(), for a sleep on the channel's word. False: plan_poll() has to tell.
+bool StreamReadiness::arm_word(short events, Channel::WaitWord& on) noexcept {
+  if (!standing_.is(State::kOnChannel)) return false;
+  if ((events & kWriteBits) == 0) {
+    MutexLock rx(rx_mutex_);
+    return arm_word_on_channel(events, on);
+  }
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  if (!arm_word_on_channel(events, on)) return false;
+  watch_for_stall();
   return true;
 }
 
@@ -217,7 +242,11 @@ void StreamReadiness::after_sleep(const Waiter* taker) noexcept {
     // The wake-up may be somebody else's too, and nobody is armed any more. The others are told before
     // wait_fd() is silent: an epoll_wait() between the two finds one or the other. They look with the lock.
     waiters_.wake_in_place(POLLIN | POLLOUT, taker);
-    channel_->drain();
+    if (taker != nullptr) {
+      channel_->drain_edge();
+    } else {
+      channel_->drain();
+    }
     channel_->progress();
   }
   if (agent_on_channel_.load(std::memory_order_relaxed)) attend();
@@ -233,9 +262,11 @@ bool StreamReadiness::may_spin(short events) noexcept {
          config_.spin_ns != 0 && poller_.should_poll();
 }
 
-bool StreamReadiness::spin_until_ready(short events, std::int64_t deadline_ns,
-                              std::optional<std::uint64_t> known_shutdowns,
-                              ShortReceive* receive) noexcept {
+template <typename Interrupted>
+[[gnu::always_inline]] inline bool StreamReadiness::spin(short events, std::int64_t deadline_ns,
+                                                         std::optional<std::uint64_t> known_shutdowns,
+                                                         ShortReceive* receive,
+                                                         Interrupted interrupted) noexcept {
   std::int64_t longest_ns = config_.spin_ns;
   if (deadline_ns != kForever) {
     longest_ns = std::clamp<std::int64_t>(deadline_ns - sys::now_ns(), 0, longest_ns);
@@ -243,7 +274,7 @@ bool StreamReadiness::spin_until_ready(short events, std::int64_t deadline_ns,
   unsigned looks = 0;
   return poller_.poll_until(
       [&]() noexcept {
-        if (signals::came_since_begin()) return PollResult::kInterrupted;
+        if (interrupted()) return PollResult::kInterrupted;
         const bool was_free = rx_mutex_.lock_and_tell();
         // What comes is bytes, nearly always. But a look at shared memory may take the line from a peer
         // that is about to write it: there a closer look, which is later, finds them sooner.
@@ -265,6 +296,20 @@ bool StreamReadiness::spin_until_ready(short events, std::int64_t deadline_ns,
         return moved ? PollResult::kReady : awaited ? PollResult::kInterrupted : PollResult::kNothing;
       },
       longest_ns);
+}
+
+bool StreamReadiness::spin_until_ready(short events, std::int64_t deadline_ns,
+                                       std::optional<std::uint64_t> known_shutdowns,
+                                       ShortReceive* receive) noexcept {
+  return spin(events, deadline_ns, known_shutdowns, receive, signals::came_since_begin);
+}
+
+bool StreamReadiness::spin_before_mask(short events, std::int64_t deadline_ns, std::uint64_t known_shutdowns,
+                                       const sigset_t& mask) noexcept {
+  unsigned looks = 0;
+  return spin(events, deadline_ns, known_shutdowns, nullptr, [&]() noexcept {
+    return signals::came_since_begin() || (looks++ % kLooksPerPending == 0 && signals::lets_one_in(mask));
+  });
 }
 
 PollResult StreamReadiness::look_at_channel(std::uint64_t arrivals, bool room_awaited,

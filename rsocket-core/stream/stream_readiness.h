@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <optional>
 
@@ -65,6 +66,9 @@ class StreamReadiness : public StreamTransitions {
   bool spin_until_ready(short events, std::int64_t deadline_ns,
                         std::optional<std::uint64_t> known_shutdowns = {},
                         ShortReceive* receive = nullptr) noexcept;
+  // The same before a sleep with a mask of signals (signal_masks.h). REQUIRES: it blocks no more.
+  bool spin_before_mask(short events, std::int64_t deadline_ns, std::uint64_t known_shutdowns,
+                        const sigset_t& mask) noexcept;
   // Whether it is to, which AdaptivePoller::should_poll() wants to be asked once a wait.
   bool may_spin(short events) noexcept;
   // One look of a thread that polls and knows a plan's `arrivals` and `shutdowns`: whether there are
@@ -77,7 +81,14 @@ class StreamReadiness : public StreamTransitions {
   // Whether bytes have come, by either carrier, since the last time that this said so: to one
   // asker, of all threads. After a switch it may say so once more.
   bool claim_arrivals() noexcept;
-  // After a sleep: takes the channel's wake-up in, and tells the other waiters.
+  // Sleeps for `events` on the channel's word, where nothing but the channel and this process' threads has
+  // anything to tell of them. As ppoll(2), or kNoWord: plan_poll() is to tell. `ends_by_signal`: a handler
+  // with SA_RESTART ends it too. REQUIRES: `waiter` is in waiters().
+  static constexpr int kNoWord = -2;
+  int sleep_on_word(ThreadWaiter& waiter, short events, std::int64_t deadline_ns, Sleep kind,
+                    bool ends_by_signal) noexcept;
+  // After a sleep: takes the channel's wake-up in, and tells the other waiters. `taker`: an item of an
+  // EpollSet, which sleeps by edges.
   void after_sleep(const Waiter* taker = nullptr) noexcept;
   int channel_fd() noexcept;
   // In how many EpollSets it is; with this bit it enters none any more, as its last number is being
@@ -131,7 +142,12 @@ class StreamReadiness : public StreamTransitions {
   };
   bool has_come_again(Refill& refill) noexcept;
   short channel_ready(short events) noexcept RR_REQUIRES(rx_mutex_);
+  template <typename Interrupted>
+  bool spin(short events, std::int64_t deadline_ns, std::optional<std::uint64_t> known_shutdowns,
+            ShortReceive* receive, Interrupted interrupted) noexcept;
   bool plan_on_channel(short events, Arm arm, PollPlan& plan) noexcept RR_REQUIRES(rx_mutex_);
+  bool arm_word(short events, Channel::WaitWord& on) noexcept;
+  bool arm_word_on_channel(short events, Channel::WaitWord& on) noexcept RR_REQUIRES(rx_mutex_);
 
   // Over TCP, and over one channel.
   struct Arrived {

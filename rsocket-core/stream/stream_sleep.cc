@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
+constexpr time_t kLongS = 1'000'000'000;
 constexpr std::int64_t kLookAgainNs = 200'000;  // where nobody can wake us
 constexpr std::int64_t kAskAgainNs = 50'000'000;  // after a refusal, while connect() waits for a channel
 constexpr std::int64_t kRefillPauseNs = 300'000'000;  // longer than TCP waits before it sends again
@@ -102,6 +103,20 @@ int StreamReadiness::sleep_as_program(pollfd* fds, nfds_t count, std::int64_t de
   return sleep_by(cancellable, fds, count, deadline_ns);
 }
 
+int StreamReadiness::sleep_on_word(ThreadWaiter& waiter, short events, std::int64_t deadline_ns, Sleep kind,
+                                   bool ends_by_signal) noexcept {
+  if (!arm_word(events, waiter.on)) return kNoWord;
+  if (!waiters_.sleeps_on_word(waiter)) {
+    sys::drain_eventfd(waiter.wake_fd);
+    return 1;
+  }
+  timespec timeout{kLongS, 0};
+  const timespec* until = timeout_until(deadline_ns, timeout);
+  if (until == nullptr && ends_by_signal) until = &timeout;
+  const signals::RunHandlers handlers_run;
+  return ended_by_put_off() ? -1 : word_sleep(waiter.on, until, kind == Sleep::kCancellable);
+}
+
 bool StreamReadiness::sleep_early(int fd, WaitList& waiters, const DeferredSelector& use) noexcept {
   Waiter waiter;
   waiter.events = POLLIN;
@@ -127,7 +142,7 @@ bool StreamReadiness::sleep_until_ready(short events, std::int64_t deadline_ns, 
                                bool polled) noexcept {
   if (!polled && may_spin(events) && spin_until_ready(events, deadline_ns)) return true;
   if ((events & POLLIN) != 0) note_awaited();
-  Waiter waiter;
+  ThreadWaiter waiter;
   waiter.events = events;
   waiter.wake_fd = thread_wake_fd();
   for (;;) {
@@ -136,15 +151,20 @@ bool StreamReadiness::sleep_until_ready(short events, std::int64_t deadline_ns, 
     const std::int64_t until =
         deaf ? std::min(deadline_ns, sys::now_ns() + kDeafSliceNs) : deadline_ns;
     Listed listed(deaf ? nullptr : &waiters_, waiter);
-    const PollPlan plan = plan_poll(events, Arm::kIfIdle);
-    if (plan.ready != 0) return true;
-    pollfd fds[3];
-    nfds_t count = 0;
-    fds[count++] = {waiter.wake_fd, POLLIN, 0};  // a negative number is passed over
-    if (plan.channel_fd >= 0) fds[count++] = {plan.channel_fd, POLLIN, 0};
-    if (plan.use_kernel) fds[count++] = {fd(), plan.kernel_events, 0};
-    const int n = kind == Sleep::kCancellable ? sleep_as_program(fds, count, until)
-                                              : sleep_by(held, fds, count, until);
+    const bool restartable = restart && deadline_ns == kForever;
+    int n = deaf ? kNoWord : sleep_on_word(waiter, events, until, kind, !restartable);
+    PollPlan plan;
+    pollfd fds[3] = {};
+    if (n == kNoWord) {
+      plan = plan_poll(events, Arm::kIfIdle);
+      if (plan.ready != 0) return true;
+      nfds_t count = 0;
+      fds[count++] = {waiter.wake_fd, POLLIN, 0};  // a negative number is passed over
+      if (plan.channel_fd >= 0) fds[count++] = {plan.channel_fd, POLLIN, 0};
+      if (plan.use_kernel) fds[count++] = {fd(), plan.kernel_events, 0};
+      n = kind == Sleep::kCancellable ? sleep_as_program(fds, count, until)
+                                      : sleep_by(held, fds, count, until);
+    }
     const int sleep_errno = errno;
     listed.leave();
     if (n > 0) {
@@ -153,7 +173,7 @@ bool StreamReadiness::sleep_until_ready(short events, std::int64_t deadline_ns, 
       return true;
     }
     if (n == 0 && until != deadline_ns) return true;
-    if (n < 0 && sleep_errno == EINTR && restart && deadline_ns == kForever && restarts()) {
+    if (n < 0 && sleep_errno == EINTR && restartable && restarts()) {
       continue;
     }
     errno = n == 0 ? EAGAIN : sleep_errno;

@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "rsocket-core/base/above_limit.h"
+#include "rsocket-core/base/futex.h"
 #include "rsocket-core/base/signals.h"
 #include "rsocket-core/base/sys.h"
 
@@ -18,8 +19,7 @@ __attribute__((tls_model("initial-exec"))) thread_local int tls_wake_fd = 0;
 pthread_key_t exit_key;
 pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 bool have_exit_key = false;
-SleepCall sleep_call = nullptr;
-SleepCall held_call = nullptr;
+SleepCalls sleep_calls;
 
 int sleep_by(SleepCall way, pollfd* fds, nfds_t count, const timespec* timeout) noexcept {
   if (way != nullptr) return way(fds, count, timeout, nullptr);
@@ -138,21 +138,24 @@ void forget_wake_fds_after_fork() noexcept {
   tls_wake_fd = 0;
 }
 
-void set_sleep(SleepCall call, SleepCall held) noexcept {
-  sleep_call = call;
-  held_call = held;
-}
+void set_sleep(const SleepCalls& calls) noexcept { sleep_calls = calls; }
 
 int cancellable_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept {
-  return sleep_by(sleep_call, fds, count, timeout);
+  return sleep_by(sleep_calls.poll, fds, count, timeout);
 }
 
 int held_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept {
-  return sleep_by(held_call, fds, count, timeout);
+  return sleep_by(sleep_calls.held_poll, fds, count, timeout);
+}
+
+int word_sleep(const Channel::WaitWord& on, const timespec* timeout, bool cancellable) noexcept {
+  const WordSleepCall way = cancellable ? sleep_calls.word : sleep_calls.held_word;
+  return (way != nullptr ? way : sys::futex_wait)(on.word.get(), on.value, timeout);
 }
 
 void WaitList::add(Waiter& waiter) noexcept {
   MutexLock lock(mutex_);
+  waiter.sleeps = Waiter::Sleeps::kOnDescriptor;
   waiters_.push_back(waiter);
   count_.fetch_add(1, std::memory_order_seq_cst);
 }
@@ -163,6 +166,13 @@ void WaitList::remove(Waiter& waiter) noexcept {
   count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+bool WaitList::sleeps_on_word(ThreadWaiter& waiter) noexcept {
+  MutexLock lock(mutex_);
+  if (waiter.sleeps == Waiter::Sleeps::kNoMore) return false;
+  waiter.sleeps = Waiter::Sleeps::kOnWord;
+  return true;
+}
+
 void WaitList::wake_those(short events, const Waiter* except, bool in_place) noexcept {
   MutexLock lock(mutex_);
   for (Waiter& waiter : waiters_) {
@@ -170,7 +180,10 @@ void WaitList::wake_those(short events, const Waiter* except, bool in_place) noe
     if (waiter.woken != nullptr) {
       waiter.takes_place = in_place;
       waiter.woken(waiter);
+    } else if (waiter.sleeps == Waiter::Sleeps::kOnWord) {
+      sys::futex_ring(*static_cast<ThreadWaiter&>(waiter).on.word);
     } else {
+      waiter.sleeps = Waiter::Sleeps::kNoMore;
       sys::signal_eventfd(waiter.wake_fd);
     }
   }

@@ -10,8 +10,10 @@
 
 #include <atomic>
 #include <boost/intrusive/list.hpp>
+#include <cstdint>
 
 #include "rsocket-core/base/mutex.h"
+#include "rsocket-core/channel/channel.h"
 
 namespace ringroad {
 
@@ -29,18 +31,33 @@ struct Waiter : boost::intrusive::list_base_hook<> {
   short events = 0;  // POLLIN and POLLOUT bits that it sleeps for
   // Of the call of woken() under way: a wake-up of the channel is being taken, with its place in the order.
   bool takes_place = false;
+  // Since it is in the list; with the list's lock.
+  enum class Sleeps : std::uint8_t { kOnDescriptor, kOnWord, kNoMore } sleeps = Sleeps::kOnDescriptor;
   // Called instead of writing to wake_fd, if it is set: by any thread, with the stream's locks held.
   void (*woken)(Waiter&) noexcept = nullptr;
 };
 
-// How the program's own calls sleep: as ppoll(2), by system call unless set_sleep() has named another
-// way, once, before there are streams. The preloaded library names libc's, which is a cancellation point.
-// ECANCELED: the thread is ended in it, and the program's call returns at once with that.
-// `held` is the way of sleeps in which it cannot be cancelled: a handler may end it even there.
+// A thread's, that may come to sleep on a word of memory (Channel::WaitWord).
+struct ThreadWaiter final : Waiter {
+  Channel::WaitWord on;
+};
+
+// How the program's own calls sleep, on descriptors as ppoll(2) and on a word as sys::futex_wait(): by system
+// call unless set_sleep() has named another way, once, before there are streams. The preloaded library names
+// some that are cancellation points. ECANCELED: the thread is ended in it, and the program's call returns at
+// once with that. A `held` way is one in which it cannot be cancelled: a handler may end it even there.
 using SleepCall = int (*)(pollfd*, nfds_t, const timespec*, const sigset_t*);
-void set_sleep(SleepCall call, SleepCall held) noexcept;
+using WordSleepCall = int (*)(const std::atomic<std::uint32_t>*, std::uint32_t, const timespec*);
+struct SleepCalls {
+  SleepCall poll = nullptr;
+  SleepCall held_poll = nullptr;
+  WordSleepCall word = nullptr;
+  WordSleepCall held_word = nullptr;
+};
+void set_sleep(const SleepCalls& calls) noexcept;
 int cancellable_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept;
 int held_sleep(pollfd* fds, nfds_t count, const timespec* timeout) noexcept;
+int word_sleep(const Channel::WaitWord& on, const timespec* timeout, bool cancellable) noexcept;
 
 // A sleeper is in the list first and looks then, a changer changes something first and wakes then: one
 // of the two sees the other where both did so under the same lock. Without a lock the change and the look are
@@ -51,6 +68,9 @@ class WaitList {
  public:
   void add(Waiter& waiter) noexcept RR_EXCLUDES(mutex_);
   void remove(Waiter& waiter) noexcept RR_EXCLUDES(mutex_);
+  // `waiter`, which is in the list, is about to sleep on its word, and is woken there until it leaves. False:
+  // it was woken already.
+  bool sleeps_on_word(ThreadWaiter& waiter) noexcept RR_EXCLUDES(mutex_);
   // Wakes the waiters that sleep for one of `events`, `except` one. Costs one load when nobody sleeps.
   void wake(short events, const Waiter* except = nullptr) noexcept RR_EXCLUDES(mutex_) {
     if (!empty()) wake_those(events, except, false);

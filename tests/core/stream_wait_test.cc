@@ -1,6 +1,7 @@
 // A thread that waits for a stream: what a receive that polls sees, and what a thread that is about to
 // sleep is told.
 #include <atomic>
+#include <csignal>
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "rsocket-core/base/signal_masks.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/agent_stream.h"
 #include "tests/core/fault_channel.h"
@@ -162,6 +164,41 @@ TEST(Stream, AReceiveThatPollsLearnsOfAnEndThatTheAgentHasTakenIn) {
   EXPECT_TRUE(p.b->spin_until_ready(POLLIN, end, plan.shutdowns));
   EXPECT_TRUE(p.b->spin_until_ready(POLLIN, end));
   EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+}
+
+TEST(Stream, AThreadThatPollsBeforeAMaskFindsWhatComesAndStopsForASignalThatTheMaskLetsIn) {
+  StreamPair p;
+  make_b_poll(p);
+  sigset_t none;
+  sigset_t one;
+  sigset_t own;
+  sigemptyset(&none);
+  sigemptyset(&one);
+  sigaddset(&one, SIGUSR1);
+  pthread_sigmask(SIG_SETMASK, &none, &own);
+  EXPECT_TRUE(signals::blocks_no_more(none));
+  EXPECT_FALSE(signals::blocks_no_more(one));
+  pthread_sigmask(SIG_SETMASK, &one, nullptr);
+  EXPECT_TRUE(signals::blocks_no_more(one));
+
+  const auto polls = [&](const sigset_t& mask) {
+    const Stream::PollPlan plan = p.b->plan_poll(POLLIN, Stream::Arm::kNever);
+    return p.b->spin_before_mask(POLLIN, sys::now_ns() + kTooLong, plan.shutdowns, mask);
+  };
+  pthread_kill(pthread_self(), SIGUSR1);
+  EXPECT_TRUE(signals::lets_one_in(none));
+  EXPECT_FALSE(signals::lets_one_in(one));
+  const std::int64_t began = sys::now_ns();
+  EXPECT_FALSE(polls(none));
+  EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+  std::thread sender([&] { send_text(*p.a, "hello"); });
+  EXPECT_TRUE(polls(one)) << "a signal that stays blocked is none";
+  sender.join();
+  EXPECT_LT(sys::now_ns() - began, kLongSpin / 4);
+
+  const timespec at_once{};
+  EXPECT_EQ(SIGUSR1, sigtimedwait(&one, nullptr, &at_once));
+  pthread_sigmask(SIG_SETMASK, &own, nullptr);
 }
 
 // A channel of whose end something happens between the look of a thread that will sleep, and its arm().

@@ -6,6 +6,7 @@
 #include <limits>
 #include <new>
 
+#include "rsocket-core/base/futex.h"
 #include "rsocket-core/base/sys.h"
 
 namespace ringroad {
@@ -72,6 +73,7 @@ ShmChannel::~ShmChannel() {
   if (!wake_.in_own_process()) return;
   mine_.closed.store(1, kSeqCst);
   wake_.signal_peer();
+  if ((peer_.waiting.load(kSeqCst) & kShmOnWord) != 0) sys::futex_ring(peer_.wakes);
 }
 
 // ---- TX
@@ -241,8 +243,14 @@ bool ShmChannel::take_control(ControlMessage& out) noexcept {
 
 // ---- Sleeping
 
-bool ShmChannel::arm() noexcept {
-  mine_.waiting.fetch_or(kShmWantsArrivals, kSeqCst);
+// Only between processes of one user: another's could move the sleeper to a word of its own, FUTEX_REQUEUE.
+Channel::WaitWord ShmChannel::wait_word() noexcept {
+  if (wake_.kind() != ShmWakeKind::kEvents || !agreement().has(Feature::kWaitWord)) return {};
+  return {{memory_, &mine_.wakes}, mine_.wakes.load(kSeqCst)};
+}
+
+bool ShmChannel::arm_for(std::uint32_t where) noexcept {
+  mine_.waiting.fetch_or(kShmWantsArrivals | where, kSeqCst);
   // After that, so that either this sees a commit() or a kFin, or they see this sleeper and ask for
   // it. A peer that spoils the tail, which it can, spoils its own wake-ups.
   const std::uint64_t in_flight = mine_.tail.load(kSeqCst) - load(tx_consumed_);
@@ -250,7 +258,7 @@ bool ShmChannel::arm() noexcept {
       (in_flight > ring_bytes() - quarter() ? kShmWantsRoom : 0) |
       (in_flight != 0 && fin_sent_.load(kSeqCst) ? kShmWantsEmpty : 0);
   if (credit != 0) mine_.waiting.fetch_or(credit, kSeqCst);
-  return !failed() && peer_.tail.load(kSeqCst) == load(rx_head_) &&
+  return failure_.load(kSeqCst) == Reason::kNone && peer_.tail.load(kSeqCst) == load(rx_head_) &&
          peer_.control_tail.load(kSeqCst) == control_seen_.load(kAcquire) &&
          (credit == 0 || peer_.consumed.load(kSeqCst) == load(tx_consumed_)) &&
          (peer_.closed.load(kSeqCst) == 0 || peer_closed_.load(kAcquire));
@@ -278,7 +286,9 @@ void ShmChannel::wake_for_credit(std::uint64_t consumed) noexcept {
 
 void ShmChannel::wake_who_waits() noexcept {
   const int saved = errno;
-  if (peer_.waiting.exchange(0, kSeqCst) != 0) wake_.signal_peer();
+  const std::uint32_t waiting = peer_.waiting.exchange(0, kSeqCst);
+  if ((waiting & kShmOnWord) != 0) sys::futex_ring(peer_.wakes);
+  if (waiting != 0 && (waiting & (kShmOnWord | kShmOnDescriptor)) != kShmOnWord) wake_.signal_peer();
   errno = saved;
 }
 
@@ -292,9 +302,10 @@ void ShmChannel::fail(Reason reason) noexcept {
 
 void ShmChannel::set_failure(Reason reason) noexcept {
   Reason none = Reason::kNone;
-  if (failure_.compare_exchange_strong(none, reason, std::memory_order_acq_rel)) {
+  if (failure_.compare_exchange_strong(none, reason, kSeqCst)) {
     const int saved = errno;
     wake_.signal_self();
+    if ((mine_.waiting.load(kSeqCst) & kShmOnWord) != 0) sys::futex_ring(mine_.wakes);
     errno = saved;
   }
 }

@@ -71,8 +71,13 @@ class ShmChannel final : public Channel {
   bool take_control(ControlMessage& out) noexcept override RR_EXCLUDES(control_mutex_);
 
   int wait_fd() const noexcept override { return wake_.fd(); }
-  bool arm() noexcept override;
+  bool arm() noexcept override { return arm_for(kShmOnDescriptor); }
   void drain() noexcept override { wake_.drain(); }
+  void drain_edge() noexcept override {
+    if (wake_.needs_drain()) wake_.drain();
+  }
+  WaitWord wait_word() noexcept override;
+  bool arm_word() noexcept override { return arm_for(kShmOnWord); }
 
   bool outlives_peer() const noexcept override { return true; }
   bool all_consumed() noexcept override {
@@ -115,6 +120,7 @@ class ShmChannel final : public Channel {
   }
   [[gnu::cold]] void wake_who_waits() noexcept;
   [[gnu::cold]] void wake_for_credit(std::uint64_t consumed) noexcept;
+  bool arm_for(std::uint32_t where) noexcept;
   void ask_for(std::uint32_t bits) noexcept;
   bool control_room() noexcept;
   void set_failure(Reason reason) noexcept;

@@ -3,14 +3,14 @@
 //   0         4096                     4096 + ring              4096 + 2 * ring
 //   | header  | connector -> listener  | listener -> connector  |
 //
-// The header has a block for each side: 0 connector, 1 listener. A side writes only its own block,
-// except that the other clears its `waiting` when it wakes it. Fields that are written on different
-// paths stand 128 bytes apart (two cache lines: processors fetch them in pairs).
+// The header has a block for each side: 0 connector, 1 listener. A side writes its own block only, except
+// that the other clears its `waiting` when it wakes it, and then counts `wakes`. Fields that are written on
+// different paths stand 128 bytes apart (two cache lines: processors fetch them in pairs).
 //
 //   block at side * 2048:
-//   0      8              12       128        136            256       384                     1408
-//   | tail | control tail | closed | consumed | control head | waiting | 32 control slots      |
-//     by the sender                  by the receiver           sleeper   by the sender
+//   0      8              12       128        136            256       260     384
+//   | tail | control tail | closed | consumed | control head | waiting | wakes | 32 control slots |
+//     by the sender                  by the receiver           sleeper           by the sender
 //
 // Publication: `tail`, `control_tail` and `closed` are stored after what they cover and loaded
 // before it; `consumed` and `control_head` likewise, in the other direction. Stores to `tail`,
@@ -36,6 +36,10 @@ inline constexpr std::uint32_t kShmControlSlots = 32;
 inline constexpr std::uint32_t kShmWantsArrivals = 1;  // data, control messages, the end
 inline constexpr std::uint32_t kShmWantsRoom = 2;      // a quarter of its ring free
 inline constexpr std::uint32_t kShmWantsEmpty = 4;     // all it sent consumed
+// And where it sleeps, one or both; the end that wakes it rings there. Neither, as from a build without
+// Feature::kWaitWord: the descriptor.
+inline constexpr std::uint32_t kShmOnWord = 8;         // futex(2) on `wakes`
+inline constexpr std::uint32_t kShmOnDescriptor = 16;  // shm_wake.h
 
 // A ControlMessage as words: the peer may write while we read, so each is read exactly once.
 struct ShmControlSlot {
@@ -52,6 +56,7 @@ struct alignas(128) ShmSide {
   std::atomic<std::uint32_t> control_head;           // and control messages
 
   alignas(128) std::atomic<std::uint32_t> waiting;  // this side sleeps, or is about to
+  std::atomic<std::uint32_t> wakes;                 // changes with each wake-up of kShmOnWord
 
   alignas(128) ShmControlSlot control[kShmControlSlots];
   std::byte reserved[640];
@@ -59,7 +64,8 @@ struct alignas(128) ShmSide {
 static_assert(offsetof(ShmSide, tail) == 0 && offsetof(ShmSide, control_tail) == 8 &&
               offsetof(ShmSide, closed) == 12 && offsetof(ShmSide, consumed) == 128 &&
               offsetof(ShmSide, control_head) == 136 && offsetof(ShmSide, waiting) == 256 &&
-              offsetof(ShmSide, control) == 384 && sizeof(ShmSide) == 2048);
+              offsetof(ShmSide, wakes) == 260 && offsetof(ShmSide, control) == 384 &&
+              sizeof(ShmSide) == 2048);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::uint32_t>::is_always_lock_free);
 

@@ -2,16 +2,13 @@
 // strace. A child of its connects, and it accepts, and answers when the child is asleep: each makes
 // the same calls every time, but for those by which it looks (pread, sched_yield).
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <cstring>
-#include <string>
 
-#include "tests/preload/programs/loopback.h"
+#include "tests/preload/programs/asleep.h"
 
 namespace {
 
@@ -27,19 +24,6 @@ void send_one(int fd) {
 void receive_one(int fd) {
   char bytes[kBytes];
   if (recv(fd, bytes, kBytes, 0) != static_cast<ssize_t>(kBytes)) fail("recv");
-}
-
-// proc(5): the state stands behind the name in parentheses.
-void wait_until_asleep(int stat) {
-  for (char state = 0; state != 'S'; sched_yield()) {
-    char text[256];
-    const ssize_t n = pread(stat, text, sizeof text - 1, 0);
-    if (n <= 0) fail("stat");
-    text[n] = '\0';
-    const char* name_ends = std::strrchr(text, ')');
-    if (name_ends == nullptr) fail("stat");
-    state = name_ends[2];
-  }
 }
 
 }  // namespace
@@ -64,15 +48,13 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
-  const std::string path = "/proc/" + std::to_string(connects) + "/stat";
-  const int stat = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (stat < 0) fail("open");
+  const ringroad::test::OtherProcess other(connects);
   ringroad::test::Listener listener;
   if (write(ends[1], &listener.address(), sizeof(sockaddr_in)) != sizeof(sockaddr_in))
     fail("write");
   for (long i = 0; i < connections; ++i) {
     const int fd = listener.accepted();
-    wait_until_asleep(stat);
+    other.wait_until_asleep();
     receive_one(fd);
     send_one(fd);
     close(fd);

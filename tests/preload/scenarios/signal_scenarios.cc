@@ -157,6 +157,21 @@ void wait_with_one_opened(Actor& a, const std::function<int(int, const sigset_t*
   });
 }
 
+// And also where it comes after the wait has begun.
+void wait_with_one_opened_that_comes_later(Actor& a, const std::function<int(int, const sigset_t*)>& wait) {
+  wait_with_mask(a, [&](int fd) {
+    const sigset_t alarm = only(SIGALRM);
+    count_signal(SIGALRM, false);
+    ::sigprocmask(SIG_BLOCK, &alarm, nullptr);
+    const itimerval timer{{0, 0}, {0, 20'000}};
+    ::setitimer(ITIMER_REAL, &timer, nullptr);
+    sigset_t none;
+    ::sigemptyset(&none);
+    a.result("wait", wait(fd, &none));
+    a.log("%d signals", signals_seen());
+  });
+}
+
 // What the wait's mask blocks does not end it, and comes afterwards.
 void wait_with_one_blocked(Actor& a, const std::function<int(int, const sigset_t*)>& wait) {
   wait_with_mask(a, [&](int fd) {
@@ -202,6 +217,22 @@ SCENARIO(a_signal_that_only_pselect_opens_comes_first, kStaysOnChannel | kPolls)
 
 SCENARIO(a_signal_that_only_epoll_pwait_opens_comes_first, kStaysOnChannel | kPolls) {
   wait_with_one_opened(a, wait_in_epoll_pwait);
+}
+
+SCENARIO(a_signal_that_only_ppoll_opens_comes_while_it_waits, kStaysOnChannel | kPolls) {
+  wait_with_one_opened_that_comes_later(a, wait_in_ppoll);
+}
+
+SCENARIO(a_signal_that_only_pselect_opens_comes_while_it_waits, kStaysOnChannel | kPolls) {
+  wait_with_one_opened_that_comes_later(a, wait_in_pselect);
+}
+
+SCENARIO(a_signal_interrupts_ppoll_that_polls_with_the_threads_mask, kStaysOnChannel | kPolls) {
+  interrupt_who_polls(a, [&](int fd) {
+    sigset_t own;
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &own);
+    a.result("ppoll", wait_in_ppoll(fd, &own));
+  });
 }
 
 SCENARIO(a_signal_that_ppoll_blocks_comes_afterwards, kStaysOnChannel | kPolls) {

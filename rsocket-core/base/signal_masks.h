@@ -1,0 +1,39 @@
+// A mask of signals that is to be in force in a sleep, as ppoll(2) has it, and a thread that polls before it,
+// under its own mask.
+//
+// The kernel puts the mask in force, looks, and sleeps. A signal that the mask lets in ends the sleep; one
+// that it blocks does not run. No program may tell polling from that. So a thread polls only if the mask
+// blocks nothing that the thread does not block already. Then a handler that runs while it polls would have
+// run in the sleep, and ends the wait likewise. What only the mask lets in is pending while the thread polls.
+// That ends the polling, and the kernel delivers it in the sleep that follows.
+//
+// Thread rule: the calling thread's own mask and signals. A system call each; errno is left as it was.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <cstring>
+
+#include "rsocket-core/base/system_call.h"
+
+namespace ringroad::signals {
+
+inline std::uint64_t bits_of(const sigset_t& mask) noexcept {
+  std::uint64_t bits;  // the kernel's sets; libc's have room for more
+  std::memcpy(&bits, &mask, sizeof bits);
+  return bits;
+}
+
+inline bool blocks_no_more(const sigset_t& mask) noexcept {
+  std::uint64_t own = 0;
+  sys::raw(SYS_rt_sigprocmask, SIG_BLOCK, 0, sys::word(&own), sizeof own);
+  return (bits_of(mask) & ~own) == 0;
+}
+
+inline bool lets_one_in(const sigset_t& mask) noexcept {
+  std::uint64_t pending = 0;
+  sys::raw(SYS_rt_sigpending, sys::word(&pending), sizeof pending);
+  return (pending & ~bits_of(mask)) != 0;
+}
+
+}  // namespace ringroad::signals
