@@ -54,6 +54,8 @@ constinit thread_local bool inside __attribute__((tls_model("initial-exec"))) = 
 constinit thread_local Pad* pads __attribute__((tls_model("initial-exec"))) = nullptr;
 
 void land(Pad& pad, int how) noexcept {
+  // A jump has passed by what would have made it so (on_word(), and what libc sleeps in).
+  real().pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);
   rr_unregister_cancel(&pad.here);
   enter_library(pad);
   if (how != kJumped) {

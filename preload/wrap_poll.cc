@@ -127,7 +127,10 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       const int slept = on_word ? e.stream->sleep_on_word(e.waiter, fds[0].events, deadline,
                                                           Stream::Sleep::kCancellable, true)
                                 : Stream::kNoWord;
-      if (slept != Stream::kNoWord) e.leave();
+      if (slept != Stream::kNoWord) {
+        e.leave();
+        e.waiter.on = {};  // it may be a channel's that is gone
+      }
       if (slept == -1) return -1;
       if (slept == 1) continue;
     }

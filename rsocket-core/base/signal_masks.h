@@ -7,9 +7,10 @@
 // run in the sleep, and ends the wait likewise. What only the mask lets in is pending while the thread polls.
 // That ends the polling, and the kernel delivers it in the sleep that follows.
 //
-// Thread rule: the calling thread's own mask and signals. A system call each; errno is left as it was.
+// Thread rule: the calling thread's own mask and signals. A system call or two each; errno is left as it was.
 #pragma once
 
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
@@ -24,8 +25,11 @@ inline std::uint64_t bits_of(const sigset_t& mask) noexcept {
   return bits;
 }
 
+// False also where there is no mask at that address.
 inline bool blocks_no_more(const sigset_t& mask) noexcept {
+  constexpr int kNoWay = 99;  // the kernel looks at the address before it says EINVAL
   std::uint64_t own = 0;
+  if (sys::raw(SYS_rt_sigprocmask, kNoWay, sys::word(&mask), 0, sizeof own) == -EFAULT) return false;
   sys::raw(SYS_rt_sigprocmask, SIG_BLOCK, 0, sys::word(&own), sizeof own);
   return (bits_of(mask) & ~own) == 0;
 }

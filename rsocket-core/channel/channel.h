@@ -123,9 +123,9 @@ class Channel {
   virtual int wait_fd() const noexcept = 0;
   virtual bool arm() noexcept = 0;
   virtual void drain() noexcept = 0;
-  // For a waiter that is told of each wake-up, not of a descriptor that is readable (EPOLLET): drain(), where
-  // the next one would not come without it.
-  virtual void drain_edge() noexcept { drain(); }
+  // Whether a waiter that is told of each wake-up, not of a descriptor that is readable (EPOLLET), has to
+  // call drain() before it is told of the next. If not, each such waiter is told of each wake-up.
+  virtual bool drains_by_edge() const noexcept { return true; }
 
   // Sleeping on a word of memory instead, by futex(2): `value` is the word's before arm_word(), which is like
   // arm(). What it asks for changes the word, and so does fail(). Null: there is none, or the peer knows of

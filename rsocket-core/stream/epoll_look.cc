@@ -49,13 +49,14 @@ void EpollSet::take_news() noexcept {
 }
 
 // Whether there is one stream here, with all that moves it on its channel: then nobody need ask which it is.
-// What the inner instance has to say it says again, which no one minds who does not watch it.
+// Nor is anybody told: it may be news of this process that has come. What the inner instance has to say it
+// says again, and only a set that is watched would mind.
 bool EpollSet::take_only_item() noexcept {
   if (items_.size() != 1 || watched_) return false;
   Item& item = *items_.begin()->second;
   const bool on_channel_alone = item.kernel_fd == Item::kNone && item.channel_fd >= 0 && !item.lent;
-  if (!on_channel_alone) return false;
-  item.stream->after_sleep(&item);
+  if (!on_channel_alone || !item.stream->take_in_by_edge()) return false;
+  if (any_in_place_.load(std::memory_order_relaxed)) take_news();
   enqueue(item);
   return true;
 }

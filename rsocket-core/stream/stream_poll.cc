@@ -101,6 +101,7 @@ bool StreamReadiness::arm_word_on_channel(short events, Channel::WaitWord& on) n
 
 // As plan_plainly(), for a sleep on the channel's word. False: plan_poll() has to tell.
 bool StreamReadiness::arm_word(short events, Channel::WaitWord& on) noexcept {
+  touch();
   if (!standing_.is(State::kOnChannel)) return false;
   if ((events & kWriteBits) == 0) {
     MutexLock rx(rx_mutex_);
@@ -242,14 +243,17 @@ void StreamReadiness::after_sleep(const Waiter* taker) noexcept {
     // The wake-up may be somebody else's too, and nobody is armed any more. The others are told before
     // wait_fd() is silent: an epoll_wait() between the two finds one or the other. They look with the lock.
     waiters_.wake_in_place(POLLIN | POLLOUT, taker);
-    if (taker != nullptr) {
-      channel_->drain_edge();
-    } else {
-      channel_->drain();
-    }
+    if (taker == nullptr || channel_->drains_by_edge()) channel_->drain();
     channel_->progress();
   }
   if (agent_on_channel_.load(std::memory_order_relaxed)) attend();
+}
+
+bool StreamReadiness::take_in_by_edge() noexcept {
+  MutexLock rx(rx_mutex_);
+  if (channel_ == nullptr || channel_->drains_by_edge()) return false;
+  channel_->progress();
+  return true;
 }
 
 int StreamReadiness::channel_fd() noexcept {

@@ -90,6 +90,8 @@ class StreamReadiness : public StreamTransitions {
   // After a sleep: takes the channel's wake-up in, and tells the other waiters. `taker`: an item of an
   // EpollSet, which sleeps by edges.
   void after_sleep(const Waiter* taker = nullptr) noexcept;
+  // The same, by edges, of a channel whose wake-ups each sleeper is told of. False: of this one they are not.
+  bool take_in_by_edge() noexcept;
   int channel_fd() noexcept;
   // In how many EpollSets it is; with this bit it enters none any more, as its last number is being
   // closed.

@@ -114,7 +114,12 @@ int StreamReadiness::sleep_on_word(ThreadWaiter& waiter, short events, std::int6
   const timespec* until = timeout_until(deadline_ns, timeout);
   if (until == nullptr && ends_by_signal) until = &timeout;
   const signals::RunHandlers handlers_run;
-  return ended_by_put_off() ? -1 : word_sleep(waiter.on, until, kind == Sleep::kCancellable);
+  if (ended_by_put_off()) return -1;
+  const int n = word_sleep(waiter.on, until, kind == Sleep::kCancellable);
+  // The kernel has restarted the sleep after those that ask for it.
+  const bool restarted = until == nullptr && signals::thread_state.ran == signals::kRestarting;
+  if (n >= 0 && restarted) signals::begin_wait();
+  return n;
 }
 
 bool StreamReadiness::sleep_early(int fd, WaitList& waiters, const DeferredSelector& use) noexcept {

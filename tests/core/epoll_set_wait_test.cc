@@ -36,6 +36,46 @@ TEST(EpollSet, WakesItsSleeperAndNobodyForNothing) {
   sender.join();
 }
 
+TEST(EpollSet, TwoInstancesThatWaitForOneStreamDoNotKeepWakingEachOther) {
+  StreamPair p;
+  p.promote();
+  Instance one;
+  Instance other;
+  std::atomic<int> sleeps{0};
+  for (Instance* instance : {&one, &other}) {
+    ASSERT_EQ(instance->set->add(p.b, p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  }
+  before_sleep = [&] { ++sleeps; };
+  const std::int64_t deadline = sys::now_ns() + 300'000'000;
+  std::thread waits([&] { EXPECT_EQ(one.ready(16, deadline), Ready()); });
+  std::thread waits_too([&] { EXPECT_EQ(other.ready(16, deadline), Ready()); });
+  while (sleeps < 2) std::this_thread::yield();
+  EXPECT_EQ(one.set->modify(*p.b, p.b_fd, event_of(EPOLLIN | EPOLLRDHUP, 3)), 0);
+  waits.join();
+  waits_too.join();
+  before_sleep = nullptr;
+  EXPECT_LT(sleeps, 20);
+}
+
+// What a poll() that comes first takes from the channel, the instance tells all the same.
+TEST(EpollSet, AnInstanceTellsWhatAnotherWaiterHasTakenInEachTime) {
+  StreamPair p;
+  p.promote();
+  Instance instance;
+  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 3), false), 0);
+  for (int round = 0; round < 4; ++round) {
+    EXPECT_EQ(instance.ready(), Ready());
+    EXPECT_EQ(1, send_text(*p.a, "x"));
+    Waiter other;
+    p.b->waiters().add(other);
+    p.b->waiters().wake_others(POLLIN, other);
+    p.b->waiters().remove(other);
+    sys::drain_eventfd(p.b->channel_fd());
+    EXPECT_EQ(instance.ready(), Ready({{3, EPOLLIN}})) << round;
+    EXPECT_EQ("x", recv_text(*p.b, 10));
+  }
+}
+
 TEST(EpollSet, APeerWakesNobodyWhileTheProgramIsAtWork) {
   for (const std::uint32_t mode : {std::uint32_t{0}, std::uint32_t{EPOLLET}}) {
     StreamPair p;

@@ -73,9 +73,7 @@ class ShmChannel final : public Channel {
   int wait_fd() const noexcept override { return wake_.fd(); }
   bool arm() noexcept override { return arm_for(kShmOnDescriptor); }
   void drain() noexcept override { wake_.drain(); }
-  void drain_edge() noexcept override {
-    if (wake_.needs_drain()) wake_.drain();
-  }
+  bool drains_by_edge() const noexcept override { return wake_.kind() == ShmWakeKind::kSocket; }
   WaitWord wait_word() noexcept override;
   bool arm_word() noexcept override { return arm_for(kShmOnWord); }
 

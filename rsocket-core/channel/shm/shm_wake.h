@@ -44,8 +44,6 @@ class ShmWake {
 
   explicit operator bool() const noexcept { return wait_ >= 0; }
   ShmWakeKind kind() const noexcept { return kind_; }
-  // Whether the next wake-up is told of, to a waiter that is told of each, only after drain().
-  bool needs_drain() const noexcept { return kind_ == ShmWakeKind::kSocket; }
   // False in a forked child: there it may only be destroyed, and that leaves the parent's alone.
   bool in_own_process() const noexcept;
   // Readable after a wake-up, until drain().

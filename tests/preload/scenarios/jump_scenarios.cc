@@ -264,6 +264,27 @@ SCENARIO(a_jump_that_saved_no_mask_leaves_the_signal_blocked, kStaysOnChannel) {
   talk(a, fd);
 }
 
+SCENARIO(a_jump_leaves_the_threads_way_to_be_cancelled, kStaysOnChannel) {
+  const int fd = a.stream();
+  talk(a, fd);
+  a.client([&] {
+    way_index = static_cast<int>(Way::kSiglongjmp);
+    handle(SIGALRM, jump_out);
+    for (const Call& call : kReceiving) {
+      const int epoll = instance_with(fd);
+      if (sigsetjmp(outside_of_call, 1) == 0) {
+        arm(1000);
+        call.wait(fd, epoll);
+      }
+      int type = -1;
+      ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+      a.log("%s: %s", call.name, type == PTHREAD_CANCEL_DEFERRED ? "deferred" : "at any time");
+      ::close(epoll);
+    }
+  });
+  talk(a, fd);
+}
+
 SCENARIO(a_handler_jumps_from_another_stack, kStaysOnChannel) {
   const int fd = a.stream();
   talk(a, fd);

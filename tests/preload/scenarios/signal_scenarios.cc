@@ -97,6 +97,29 @@ SCENARIO(a_signal_interrupts_recv, kStaysOnChannel) {
   interrupt(a, false, false, [&](int fd) { a.recv(fd, 10); }, [&](int fd) { a.send(fd, "late"); });
 }
 
+// A signal from before the first byte is over when a later wait begins.
+SCENARIO(a_restarted_recv_waits_for_all_that_was_asked, kStaysOnChannel) {
+  const int fd = a.stream();
+  if (a.is_server()) {
+    count_signal(SIGUSR1, true);
+    Thread sleeper(a, [&] { a.recv(fd, 10, MSG_WAITALL); });
+    sleeper.wait_asleep();
+    sleeper.signal(SIGUSR1);
+    sleeper.wait_asleep();
+    a.sync();
+    sleeper.wait_asleep();
+    a.sync();
+    sleeper.join();
+    a.log("%d signals", signals_seen());
+  } else {
+    a.sync();
+    a.send(fd, "01234");
+    a.sync();
+    a.send(fd, "56789");
+  }
+  a.sync();
+}
+
 SCENARIO(a_signal_interrupts_recv_that_polls, kStaysOnChannel | kPolls) {
   interrupt_who_polls(a, [&](int fd) { a.recv(fd, 10); });
 }
