@@ -181,7 +181,7 @@ int check_program(const std::string& name, const Root& root, const std::string& 
 int check_unit(const Arguments& arguments, const std::string& library) {
   doctor::LiveHost host;
   const std::string& name = arguments.unit;
-  const UnitCommands commands = read_unit_commands(host, name);
+  const UnitCommands commands = read_unit_commands(host, name, arguments.environment_file);
   if (!commands.problem.empty()) return refuse(name + ": " + commands.problem);
   const UnitVerdict verdict = judge_unit(name, commands, library);
   std::printf("%s\n", verdict.text.c_str());
@@ -295,7 +295,8 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program, int
   command
       ->add_option("--environment-file", arguments->environment_file,
                    "with --unit: an EnvironmentFile= to write for a service that has\n"
-                   "to be started without the library, and else to remove")
+                   "to be started without the library, or that preloads others\n"
+                   "too; without such a need the file is removed")
       ->option_text("FILE")
       ->needs(unit);
   command->footer(

@@ -11,6 +11,7 @@
 
 #include "cli/doctor/unit.h"
 #include "cli/preflight.h"
+#include "cli/unit_preload.h"
 
 namespace ringroad::cli {
 namespace {
@@ -28,26 +29,14 @@ void add_paths(std::vector<std::string>& out, const std::string& value) {
   }
 }
 
-// The last LD_PRELOAD of "A=1 LD_PRELOAD=/x.so:/y.so B=2"; systemd puts odd values into quotes.
-std::string preload_of(const std::string& environment) {
-  constexpr std::string_view kName = "LD_PRELOAD=";
-  std::string result;
-  for (std::size_t at = 0; (at = environment.find(kName, at)) != std::string::npos;) {
-    const char before = at == 0 ? ' ' : environment[at - 1];
-    at += kName.size();
-    if (before != ' ' && before != '"') continue;
-    result = environment.substr(at, environment.find(before, at) - at);
-  }
-  return result;
-}
-
 }  // namespace
 
-UnitCommands read_unit_commands(doctor::Host& host, const std::string& name) {
+UnitCommands read_unit_commands(doctor::Host& host, const std::string& name,
+                                const std::string& environment_file) {
   const doctor::CommandResult result = host.run(
       {"systemctl", "show", "--no-pager", "--property",
        "LoadState,RootDirectory,Environment,ExecCondition,ExecStartPre,ExecStart,ExecStartPost,"
-       "ExecReload,ExecStop,ExecStopPost",
+       "ExecReload,ExecStop,ExecStopPost,FragmentPath,DropInPaths,EnvironmentFiles",
        "--", name});
   UnitCommands commands;
   if (!result) {
@@ -60,7 +49,9 @@ UnitCommands read_unit_commands(doctor::Host& host, const std::string& name) {
     return commands;
   }
   if (!unit["RootDirectory"].empty()) commands.root = unit["RootDirectory"];
-  commands.preload = preload_of(unit["Environment"]);
+  commands.preload = read_unit_preload(host, unit, environment_file);
+  // Of a unit whose files cannot be read.
+  if (commands.preload.value.empty()) find_preload(unit["Environment"], commands.preload.value);
   add_paths(commands.main, unit["ExecStart"]);
   for (const char* property : kHelpers) add_paths(commands.helpers, unit[property]);
   return commands;
@@ -89,16 +80,20 @@ UnitVerdict judge_unit(const std::string& name, const UnitCommands& commands,
     // What the others do to a helper does not keep the service from its start.
     if (ends_program(obstacle_of(facts))) return without(facts);
   }
-  return {false, name + " is preloaded" + (seen.empty() ? "" : ": " + seen)};
+  const std::string others = without_library(commands.preload.value, library);
+  return {false, name + " is preloaded" + (others.empty() ? "" : " besides " + others) +
+                     (seen.empty() ? "" : ": " + seen)};
 }
 
-std::string without_library(const std::string& preload, const std::string& library) {
+std::string without_library(const std::string& preload, const std::string& library, bool* had_it) {
   std::string result;
   for (std::size_t begin = 0; begin < preload.size();) {
     const std::size_t end = std::min(preload.find_first_of(": ", begin), preload.size());
     const std::string entry = preload.substr(begin, end - begin);
     begin = end + 1;
-    if (entry.empty() || entry == library || doctor::last_part(entry) == "libringroad.so") continue;
+    const bool is_library = entry == library || doctor::last_part(entry) == "libringroad.so";
+    if (is_library && had_it != nullptr) *had_it = true;
+    if (entry.empty() || is_library) continue;
     result += (result.empty() ? "" : ":") + entry;
   }
   return result;
@@ -107,7 +102,10 @@ std::string without_library(const std::string& preload, const std::string& libra
 bool write_environment_file(const std::string& path, const UnitCommands& commands,
                             const UnitVerdict& verdict, const std::string& library,
                             std::string& why) {
-  if (!verdict.left_out) {
+  bool has_library = false;
+  const std::string others = without_library(commands.preload.value, library, &has_library);
+  const bool is_added = !verdict.left_out && !others.empty() && !commands.preload.stays && !has_library;
+  if (!verdict.left_out && !is_added) {
     if (unlink(path.c_str()) == 0 || errno == ENOENT) return true;
     why = path + ": " + strerrordesc_np(errno);
     return false;
@@ -116,7 +114,7 @@ bool write_environment_file(const std::string& path, const UnitCommands& command
   if (!folder.empty() && folder != path) mkdir(folder.c_str(), 0755);
   // Under another name first: systemd never reads half of it.
   const std::string draft = path + ".new";
-  const std::string text = "LD_PRELOAD=\"" + without_library(commands.preload, library) + "\"\n";
+  const std::string text = "LD_PRELOAD=\"" + others + (is_added ? ":" + library : "") + "\"\n";
   const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
   const bool written =
       fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());

@@ -6,18 +6,21 @@
 #include <vector>
 
 #include "cli/doctor/host.h"
+#include "cli/unit_preload.h"
 
 namespace ringroad::cli {
 
 struct UnitCommands {
   std::string problem;               // why nothing is known
   std::string root = "/";            // RootDirectory=
-  std::string preload;               // LD_PRELOAD of its Environment=
+  UnitPreload preload;
   std::vector<std::string> main;     // the programs of ExecStart=
   std::vector<std::string> helpers;  // those of ExecStartPre=, ExecReload= and their like
 };
 
-UnitCommands read_unit_commands(doctor::Host& host, const std::string& name);
+// `environment_file`: the one that write_environment_file() writes, or empty.
+UnitCommands read_unit_commands(doctor::Host& host, const std::string& name,
+                                const std::string& environment_file);
 
 struct UnitVerdict {
   bool left_out = false;  // it is to be started without the library
@@ -27,11 +30,12 @@ struct UnitVerdict {
 UnitVerdict judge_unit(const std::string& name, const UnitCommands& commands,
                        const std::string& library);
 
-// The entries of an LD_PRELOAD but for those of the library.
-std::string without_library(const std::string& preload, const std::string& library);
+// The entries of an LD_PRELOAD but for those of the library. `had_it`: set to true if there was one.
+std::string without_library(const std::string& preload, const std::string& library, bool* had_it = nullptr);
 
-// An EnvironmentFile= for the unit: it takes the library out of its LD_PRELOAD. Without a need for
-// it the file is removed. False with `why`.
+// An EnvironmentFile= for the unit: it takes the library out of its LD_PRELOAD, or adds it to what the unit
+// preloads already, which Environment=LD_PRELOAD= of the generator's drop-in has replaced, or lost against.
+// Without a need for it the file is removed. False with `why`.
 bool write_environment_file(const std::string& path, const UnitCommands& commands,
                             const UnitVerdict& verdict, const std::string& library,
                             std::string& why);

@@ -207,16 +207,18 @@ def test_a_policy_of_the_administrator_outlives_the_packages(installed):
 BOOTED = r"""#!/bin/bash
 # The last thing that starts: tries the switch, and the machine is off again.
 exec >/result/said 2>&1
-preload() { echo "$1: $(tr '\0' '\n' <"/proc/$(systemctl show -P MainPID sleeper)/environ" | grep ^LD_PRELOAD=)"; }
+of() { tr '\0' '\n' <"/proc/$(systemctl show -P MainPID "$1")/environ" | grep ^LD_PRELOAD=; }
+preload() { echo "$1: $(of sleeper)"; }
 preload boot
-echo "stranger: $(systemctl is-active stranger) $(tr '\0' '\n' <"/proc/$(systemctl show -P MainPID stranger)/environ" | grep ^LD_PRELOAD=)"
+echo "beside: $(of beside)"
+echo "stranger: $(systemctl is-active stranger) $(of stranger)"
 echo "told: $(journalctl -q -o cat -u ringroad@stranger | grep -m1 'without the library')"
 cp --remove-destination /bin/sleep /opt/stranger; systemctl restart stranger
-echo "mended: $(tr '\0' '\n' <"/proc/$(systemctl show -P MainPID stranger)/environ" | grep ^LD_PRELOAD=)"
+echo "mended: $(of stranger)"
 echo "limits: $(systemctl show -P LimitMEMLOCK sleeper) $(systemctl show -P PrivateDevices sleeper)"
 echo "folder: $(stat -c '%U %a' /dev/shm/ringroad)"
 echo "check: $(systemctl show -P Result ringroad@sleeper)"
-systemctl -q disable ringroad@sleeper ringroad@stranger; systemctl restart sleeper; preload disabled
+systemctl -q disable ringroad@sleeper ringroad@beside ringroad@stranger; systemctl restart sleeper; preload disabled
 systemctl -q enable ringroad@sleeper; systemctl restart sleeper; preload enabled
 systemctl -q enable --now ringroad-exporter
 for try in {1..100}; do exec 3<>/dev/tcp/127.0.0.1/9071 && break; sleep 0.1; done 2>/dev/null
@@ -228,6 +230,7 @@ echo "left: $(systemctl list-units --no-legend --plain 'ringroad*') $(find /etc/
 systemctl poweroff
 """
 UNITS = {"sleeper.service": "[Service]\nExecStart=/bin/sleep 1000\nPrivateDevices=yes\n",
+         "beside.service": "[Service]\nEnvironment=LD_PRELOAD=libm.so.6\nExecStart=/bin/sleep 1000\n",
          # Its loader has musl's name.
          "stranger.service": "[Service]\nExecStart=/opt/stranger 1000\n",
          "tries.service": "[Unit]\nAfter=multi-user.target\n[Service]\nExecStart=/bin/bash /result/tries\n"}
@@ -253,7 +256,7 @@ def test_a_real_systemd_preloads_what_is_enabled_and_nothing_after_a_purge(insta
             (units / name).write_text(text)
             (wants / name).symlink_to(f"/etc/systemd/system/{name}")
         subprocess.run(["systemctl", "--root", installed.root, "enable", "ringroad@sleeper",
-                        "ringroad@stranger"],
+                        "ringroad@beside", "ringroad@stranger"],
                        check=True, capture_output=True)
         # A copy is booted, which goes with the machine.
         done = subprocess.run(
@@ -268,6 +271,7 @@ def test_a_real_systemd_preloads_what_is_enabled_and_nothing_after_a_purge(insta
     said = dict(line.split(": ", 1) for line in (tmp_path / "said").read_text().splitlines())
     preloaded = r"LD_PRELOAD=/usr/lib/[\w-]+/ringroad/libringroad\.so"
     assert re.fullmatch(preloaded, said["boot"]) and re.fullmatch(preloaded, said["enabled"]), said
+    assert re.fullmatch(preloaded.replace("=", "=libm.so.6:", 1), said["beside"]), said
     assert said["stranger"] == "active LD_PRELOAD=", said
     assert "stranger is started without the library" in said["told"], said
     assert re.fullmatch(preloaded, said["mended"]), said

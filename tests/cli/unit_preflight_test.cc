@@ -83,6 +83,51 @@ TEST_F(UnitPreflight, OtherLibrariesStay) {
   EXPECT_EQ(written(), "LD_PRELOAD=\"/jemalloc.so\"\n");
 }
 
+// What a unit's file, its drop-ins and the files that they read say, in systemd's order.
+TEST_F(UnitPreflight, WhatTheUnitPreloadsItselfStaysAndTheLibraryIsAdded) {
+  const std::string unit = folder_.file("db.service");
+  const std::string early = folder_.file("10-malloc.conf");
+  const std::string ours = folder_.file("50-ringroad.conf");
+  const std::string late = folder_.file("60-mine.conf");
+  const std::string defaults = folder_.file("default");
+  const std::string library = folder_.file("library.so");
+  const auto service = [](const std::string& preload) { return "[Service]\nEnvironment=" + preload + "\n"; };
+  write_file(unit, "[Unit]\nEnvironment=LD_PRELOAD=/not.so\n"
+                   "[Service]\nEnvironment=A=1 \\\n  LD_PRELOAD=/unit.so\n");
+  write_file(early, service("\"LD_PRELOAD=/lib jemalloc.so\""));
+  write_file(ours, service("LD_PRELOAD=" + library));
+  write_file(late, service("B=2"));
+  write_file(defaults, "# LD_PRELOAD=/no.so\nLD_PRELOAD='/tcmalloc.so'\n");
+  const auto written_with = [&](const std::string& files, const std::string& read) {
+    systemctl_says("LoadState=loaded\nFragmentPath=" + unit + "\nDropInPaths=" + files +
+                   "\nEnvironmentFiles=" + read + " (ignore_errors=yes)\nEnvironmentFiles=" + file_ +
+                   " (ignore_errors=yes)\nEnvironment=LD_PRELOAD=" + library +
+                   "\nExecStart=" + command("/bin/sh"));
+    EXPECT_EQ(check().status, 0);
+    return written();
+  };
+  EXPECT_EQ(written_with(ours, "/none"), "LD_PRELOAD=\"/unit.so:" + library + "\"\n");
+  EXPECT_EQ(written_with(early + " " + ours + " " + late, "/none"),
+            "LD_PRELOAD=\"/lib:jemalloc.so:" + library + "\"\n");
+  EXPECT_EQ(written_with(ours, defaults), "LD_PRELOAD=\"/tcmalloc.so:" + library + "\"\n");
+  // A later drop-in has the last word, whatever it says.
+  write_file(late, service("LD_PRELOAD=/other.so"));
+  EXPECT_EQ(written_with(ours + " " + late, "/none"), "");
+  // As a file has it before all of them.
+  EXPECT_EQ(written_with(ours + " " + late, defaults), "LD_PRELOAD=\"/tcmalloc.so:" + library + "\"\n");
+  write_file(defaults, "LD_PRELOAD=\"" + library + ":/tcmalloc.so\"\n");
+  EXPECT_EQ(written_with(ours, defaults), "") << "it names the library";
+  write_file(early, service(""));
+  EXPECT_EQ(written_with(early + " " + ours, "/none"), "") << "an empty Environment= forgets all";
+}
+
+TEST_F(UnitPreflight, WhatIsPreloadedBesidesIsTold) {
+  const std::string unit = folder_.file("db.service");
+  write_file(unit, "[Service]\nEnvironment=LD_PRELOAD=/jemalloc.so\n");
+  systemctl_says("LoadState=loaded\nFragmentPath=" + unit + "\nExecStart=" + command("/bin/sh"));
+  EXPECT_THAT(check().out, HasSubstr("db is preloaded besides /jemalloc.so: /bin/sh"));
+}
+
 TEST_F(UnitPreflight, AHelperThatWouldBeEndedCountsAndOneThatIsStaticDoesNot) {
   systemctl_says("LoadState=loaded\nExecStartPre=" + command("/bin/true") + "ExecStartPre=" +
                  command(static_) + "ExecStart=" + command("/bin/sh"));
