@@ -57,25 +57,6 @@ TEST(EpollSet, TwoInstancesThatWaitForOneStreamDoNotKeepWakingEachOther) {
   EXPECT_LT(sleeps, 20);
 }
 
-// What a poll() that comes first takes from the channel, the instance tells all the same.
-TEST(EpollSet, AnInstanceTellsWhatAnotherWaiterHasTakenInEachTime) {
-  StreamPair p;
-  p.promote();
-  Instance instance;
-  ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 3), false), 0);
-  for (int round = 0; round < 4; ++round) {
-    EXPECT_EQ(instance.ready(), Ready());
-    EXPECT_EQ(1, send_text(*p.a, "x"));
-    Waiter other;
-    p.b->waiters().add(other);
-    p.b->waiters().wake_others(POLLIN, other);
-    p.b->waiters().remove(other);
-    sys::drain_eventfd(p.b->channel_fd());
-    EXPECT_EQ(instance.ready(), Ready({{3, EPOLLIN}})) << round;
-    EXPECT_EQ("x", recv_text(*p.b, 10));
-  }
-}
-
 TEST(EpollSet, APeerWakesNobodyWhileTheProgramIsAtWork) {
   for (const std::uint32_t mode : {std::uint32_t{0}, std::uint32_t{EPOLLET}}) {
     StreamPair p;
