@@ -15,13 +15,13 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= ccache
 export CCACHE_NOHASHDIR ?= 1
 export CCACHE_BASEDIR ?= $(CURDIR)
 # Without it ccache keeps nothing of a build that precompiles headers.
-export CCACHE_SLOPPINESS ?= pch_defines,time_macros
+export CCACHE_SLOPPINESS ?= pch_defines,time_macros,locale
 endif
 
 # Everything but the tests.
 PRODUCT = policy/all rsocket-core/all preload/all cli/all packaging/all integration/bench/net_load/all
 
-.PHONY: build deps demo bench check test stages install package clean help
+.PHONY: build deps demo bench check test stages install package image site clean help
 .DEFAULT_GOAL := build
 
 build:
@@ -64,6 +64,14 @@ package: build
 	@echo "== package: build/package/*.deb, *.rpm, *.tar.gz"
 	@packaging/distribution/make_packages build build/package
 
+image: build
+	@echo "== image: build/image/*.oci, *.oci.tar"
+	@packaging/image/make_image build build/image
+
+site:
+	@echo "== site: build/site/index.html"
+	@packaging/site/make_site build/site
+
 clean:
 	rm -rf build
 
@@ -78,5 +86,7 @@ help:
 	@echo '                integration/run_tests --list for their names'
 	@echo 'make install    into $(DESTDIR)$(PREFIX); DESTDIR= and PREFIX= change that'
 	@echo 'make package    build/package: Debian packages, RPM packages (if rpmbuild is there), an archive'
+	@echo 'make image      build/image: an OCI image that copies the library and the command into a volume'
+	@echo 'make site       build/site: README and docs/ as pages with a search, by mkdocs'
 	@echo 'make clean      remove build/'
 	@echo 'JOBS=N          processes at once, $(JOBS) here'

@@ -1,5 +1,6 @@
 #include "cli/json_writer.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "cli/text.h"
@@ -69,8 +70,14 @@ JsonWriter& JsonWriter::raw(std::string_view text) {
 }
 
 void JsonWriter::quote(std::string_view text) {
+  const auto is_plain = [](char c) { return c >= 0x20 && c != '"' && c != '\\'; };  // ASCII
   out_ += '"';
   while (!text.empty()) {
+    const auto end = std::find_if_not(text.begin(), text.end(), is_plain);
+    const auto plain = static_cast<std::size_t>(end - text.begin());
+    out_.append(text.data(), plain);
+    text.remove_prefix(plain);
+    if (text.empty()) break;
     const char c = text.front();
     std::size_t length = 1;
     if (c == '"' || c == '\\') {

@@ -52,6 +52,15 @@ std::string find_library(std::string& looked_at) {
   return {};
 }
 
+std::string share_file(const std::string& name) {
+  std::filesystem::path file;
+  for (const char* share : {"../share/ringroad", RINGROAD_SHAREDIR_FROM_BINDIR}) {
+    file = (std::filesystem::path(own_directory()) / share / name).lexically_normal();
+    if (access(file.c_str(), F_OK) == 0) break;
+  }
+  return file;
+}
+
 std::string library_problem(const std::string& path) {
   if (access(path.c_str(), R_OK) != 0) return strerrordesc_np(errno);
   const RootedFile file = Root().open(path);

@@ -17,6 +17,9 @@ std::vector<std::string> library_candidates(const std::string& command_directory
 // then tells where it was looked for.
 std::string find_library(std::string& looked_at);
 
+// Where a file of share/ringroad is for this very command, or would be if it were installed.
+std::string share_file(const std::string& name);
+
 // Why the loader would not preload this file ("it does not exist", ...); empty when it would.
 std::string library_problem(const std::string& path);
 

@@ -15,6 +15,7 @@
 #include "cli/exporter/exporter_cmd.h"
 #include "cli/library_file.h"
 #include "cli/policy_cmd.h"
+#include "cli/reasons_cmd.h"
 #include "cli/run_cmd.h"
 #include "cli/set_cmd.h"
 #include "cli/ss_cmd.h"
@@ -57,6 +58,7 @@ int run_command(std::vector<std::string> words) {
   add_run_command(app, program, status);
   add_policy_command(app, status);
   add_ss_command(app, status);
+  add_reasons_command(app, status);
   add_top_command(app, status);
   add_set_command(app, status);
   add_ab_command(app, load, status);

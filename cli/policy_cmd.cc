@@ -1,6 +1,7 @@
 #include "cli/policy_cmd.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -9,10 +10,12 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
+#include "cli/policy_report.h"
+#include "cli/process_identity.h"
 #include "policy/policy.h"
-#include "policy/units.h"
 
 namespace ringroad::cli {
 namespace {
@@ -20,7 +23,6 @@ namespace {
 using nlohmann::ordered_json;
 using policy::LoadResult;
 using policy::Policy;
-using policy::Settings;
 using policy::Via;
 
 enum ExitStatus { kChosen = 0, kValid = 0, kStaysOnTcp = 1, kError = 2 };
@@ -32,53 +34,12 @@ struct Arguments {
   std::string program;
   std::string local;
   std::string remote;
+  std::string comm;
+  std::string cgroup;
+  std::string labels;
+  int pid = 0;
   bool json = false;
 };
-
-void print(const ordered_json& json) {
-  // File names need not be UTF-8.
-  std::puts(json.dump(2, ' ', false, ordered_json::error_handler_t::replace).c_str());
-}
-
-std::string plural(std::size_t count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
-}
-
-ordered_json to_json(const std::vector<policy::Error>& errors) {
-  ordered_json list = ordered_json::array();
-  for (const policy::Error& error : errors) {
-    list.push_back({{"file", error.file},
-                    {"line", error.line},
-                    {"column", error.column},
-                    {"message", error.message},
-                    {"remedy", error.remedy}});
-  }
-  return list;
-}
-
-template <typename Value>
-ordered_json or_null(const std::optional<Value>& value) {
-  return value ? ordered_json(*value) : ordered_json(nullptr);
-}
-
-ordered_json to_json(const Settings& rule) {
-  return {{"name", rule.name},
-          {"number", rule.index + 1},
-          {"file", rule.file},
-          {"line", rule.line},
-          {"via", to_string(rule.via)},
-          {"device", rule.device.empty() ? ordered_json(nullptr) : ordered_json(rule.device)},
-          {"traffic_class", or_null(rule.traffic_class)},
-          {"ring_bytes", rule.ring_bytes},
-          {"spin_ns", rule.spin.count()},
-          {"promote_after",
-           {{"messages", or_null(rule.promote_after.messages)},
-            {"bytes", or_null(rule.promote_after.bytes)}}},
-          {"wait_ns", rule.wait.count()},
-          {"idle_ns", rule.idle.count()},
-          {"detect_ns", rule.detect.count()},
-          {"key_file", rule.key_file.empty() ? ordered_json(nullptr) : ordered_json(rule.key_file)}};
-}
 
 int report_errors(const LoadResult& loaded, bool json) {
   std::vector<policy::Error> errors = loaded.errors;
@@ -133,126 +94,115 @@ int check(const Arguments& arguments) {
   return kValid;
 }
 
-std::string place(const Settings& rule) {
-  return "\"" + rule.name + "\" (" + rule.file + ":" + std::to_string(rule.line) + ")";
-}
+// The two ends, and which of them is the program's role.
+struct Connection {
+  Role role;
+  Endpoint local;
+  Endpoint remote;
+};
 
-std::string describe(const policy::PromoteAfter& threshold) {
-  std::string text;
-  if (threshold.messages) {
-    text = plural(static_cast<std::size_t>(*threshold.messages), "message");
-  }
-  if (threshold.bytes) {
-    text += (text.empty() ? "" : " or ") + policy::format_size(*threshold.bytes);
-  }
-  return text;
-}
-
-std::string describe_traffic_class(const Settings& rule) {
-  if (!rule.traffic_class) {
-    return "the device's default";
-  }
-  const unsigned value = *rule.traffic_class;
-  return std::to_string(value) + " (DSCP " + std::to_string(value >> 2U) + ", ECN " +
-         std::to_string(value & 3U) + ")";
-}
-
-void print_settings(const Settings& rule) {
-  const auto line = [](const char* key, const std::string& value) {
-    std::printf("    %-14s %s\n", key, value.c_str());
-  };
-  if (rule.via != Via::kShm) {
-    line("device", rule.device.empty() ? "chosen by route" : rule.device);
-    line("traffic_class", describe_traffic_class(rule));
-    line("detect", policy::format_duration(rule.detect));
-  }
-  line("ring", policy::format_size(rule.ring_bytes));
-  line("spin", policy::format_duration(rule.spin));
-  line("promote_after", describe(rule.promote_after));
-  line("wait", policy::format_duration(rule.wait));
-  line("idle", rule.idle.count() == 0 ? "keeps its channel" : policy::format_duration(rule.idle));
-  if (!rule.key_file.empty()) line("key_file", rule.key_file);
-}
-
-void print_explanation(const policy::Explanation& explanation) {
-  for (const policy::Consideration& step : explanation.considered) {
-    std::printf("rule %zu %s %s\n", step.rule->index + 1, place(*step.rule).c_str(),
-                step.matches() ? "matches" : "does not match");
-    if (step.matches() && !step.program.empty()) {
-      std::printf("    %-14s %s\n", "program", step.program.c_str());
-    }
-    for (const policy::Mismatch& mismatch : step.mismatches) {
-      std::printf("    %-14s %s\n", std::string(to_string(mismatch.criterion)).c_str(),
-                  mismatch.reason.c_str());
-    }
-  }
-  if (explanation.not_considered != 0) {
-    std::printf("%s after it not looked at\n", plural(explanation.not_considered, "rule").c_str());
-  }
-  const Settings* rule = explanation.decision;
-  if (rule == nullptr) {
-    std::puts("\ndecision: tcp, because no rule matches");
-    return;
-  }
-  std::printf("\ndecision: %s%s, by rule %s\n", std::string(to_string(rule->via)).c_str(),
-              rule->via == Via::kAuto ? " (shm if the peer is on this host, else rdma)" : "",
-              place(*rule).c_str());
-  if (rule->via != Via::kTcp) {
-    print_settings(*rule);
-  }
-}
-
-ordered_json to_json(const policy::Explanation& explanation) {
-  ordered_json considered = ordered_json::array();
-  for (const policy::Consideration& step : explanation.considered) {
-    ordered_json mismatches = ordered_json::array();
-    for (const policy::Mismatch& mismatch : step.mismatches) {
-      mismatches.push_back({{"key", to_string(mismatch.criterion)}, {"reason", mismatch.reason}});
-    }
-    considered.push_back({{"name", step.rule->name},
-                          {"number", step.rule->index + 1},
-                          {"file", step.rule->file},
-                          {"line", step.rule->line},
-                          {"matches", step.matches()},
-                          {"program", step.program},
-                          {"mismatches", mismatches}});
-  }
-  const Settings* rule = explanation.decision;
-  return {{"decision", to_string(rule == nullptr ? Via::kTcp : rule->via)},
-          {"rule", rule == nullptr ? ordered_json(nullptr) : to_json(*rule)},
-          {"considered", considered},
-          {"not_considered", explanation.not_considered}};
-}
-
-int explain(const Arguments& arguments) {
+// None, with `problem`: the arguments do not name one.
+std::optional<Connection> connection_of(const Arguments& arguments, std::string& problem) {
   if (arguments.role != "connect" && arguments.role != "accept") {
-    return bad_argument("--role is connect or accept, not \"" + arguments.role + "\"");
+    problem = "--role is connect or accept, not \"" + arguments.role + "\"";
+    return std::nullopt;
   }
-  const Role role = arguments.role == "connect" ? Role::kConnect : Role::kAccept;
   const std::optional<Endpoint> local = Endpoint::parse(arguments.local);
   const std::optional<Endpoint> remote = Endpoint::parse(arguments.remote);
   if (!local || !remote) {
-    return bad_argument("\"" + (local ? arguments.remote : arguments.local) +
-                        "\" is not an address and port (write 10.9.0.1:3306 or [fd00::1]:3306)");
+    problem = "\"" + (local ? arguments.remote : arguments.local) +
+              "\" is not an address and port (write 10.9.0.1:3306 or [fd00::1]:3306)";
+    return std::nullopt;
   }
-  const LoadResult loaded = Policy::load_file(arguments.file);
-  if (!loaded) {
-    return report_errors(loaded, arguments.json);
-  }
-  // A path is followed to its file, as the kernel does; a bare name stands for both.
-  std::error_code missing;
-  const std::string file = std::filesystem::canonical(arguments.program, missing);
-  const bool is_path = arguments.program.find('/') != std::string::npos && !missing;
-  const policy::Program program(is_path ? file : arguments.program, arguments.program);
+  return Connection{arguments.role == "connect" ? Role::kConnect : Role::kAccept, *local, *remote};
+}
+
+// `about`: what is told of a running process, as JSON; null: there is none.
+int explain_for(const policy::Process& process, const Connection& connection, const Policy& policy,
+                bool json, const ordered_json& about = nullptr) {
   const policy::Explanation explanation =
-      loaded.policy->explain(role, program, *local, *remote);
-  if (arguments.json) {
-    print(to_json(explanation));
+      policy.explain(connection.role, process, connection.local, connection.remote);
+  if (json) {
+    ordered_json said = to_json(explanation);
+    if (!about.is_null()) said["process"] = about;
+    print(said);
   } else {
     print_explanation(explanation);
   }
   const bool chosen = explanation.decision != nullptr && explanation.decision->via != Via::kTcp;
   return chosen ? kChosen : kStaysOnTcp;
+}
+
+int explain_program(const Arguments& arguments) {
+  if (arguments.remote.empty() || arguments.program.empty() || arguments.role.empty()) {
+    return bad_argument("FILE, LOCAL, REMOTE, --role and --program are required, or --pid");
+  }
+  std::string problem;
+  const std::optional<Connection> connection = connection_of(arguments, problem);
+  if (!connection) return bad_argument(problem);
+  const LoadResult loaded = Policy::load_file(arguments.file);
+  if (!loaded) return report_errors(loaded, arguments.json);
+  // A path is followed to its file, as the kernel does; a bare name stands for both.
+  std::error_code missing;
+  const std::string file = std::filesystem::canonical(arguments.program, missing);
+  const bool is_path = arguments.program.find('/') != std::string::npos && !missing;
+  policy::Process process(policy::Program(is_path ? file : arguments.program, arguments.program));
+  process.comm = arguments.comm;
+  process.cgroup = arguments.cgroup;
+  process.labels = arguments.labels;
+  return explain_for(process, *connection, *loaded.policy, arguments.json);
+}
+
+// What the rules ask of the process alone.
+int explain_without_connection(const policy::Process& process, const Policy& policy, bool json,
+                               const ordered_json& about) {
+  const std::vector<policy::Consideration> considered = policy.explain_process(process);
+  if (json) {
+    print({{"process", about}, {"considered", to_json(considered)}});
+  } else {
+    print_rules_for_process(considered);
+  }
+  const bool may_leave_tcp = std::any_of(considered.begin(), considered.end(), [](const auto& step) {
+    return step.matches() && step.rule->via != Via::kTcp;
+  });
+  return may_leave_tcp ? kChosen : kStaysOnTcp;
+}
+
+// FILE is left out where two are given: LOCAL and REMOTE.
+Arguments with_optional_file(Arguments arguments) {
+  if (!arguments.local.empty() && arguments.remote.empty()) {
+    arguments.remote = std::exchange(arguments.local, std::exchange(arguments.file, {}));
+  }
+  return arguments;
+}
+
+int explain_process(const Arguments& given) {
+  const Arguments arguments = with_optional_file(given);
+  if (!(arguments.program + arguments.comm + arguments.cgroup + arguments.labels).empty()) {
+    return bad_argument("--pid tells the program, its comm, cgroup and labels");
+  }
+  std::string problem;
+  std::optional<Connection> connection;
+  if (!arguments.remote.empty() || !arguments.role.empty()) {
+    connection = connection_of(arguments, problem);
+    if (!connection) return bad_argument(problem);
+  }
+  const ProcessIdentity process = identify(arguments.pid);
+  if (!process.problem.empty()) return bad_argument(process.problem);
+  const LoadResult loaded =
+      arguments.file.empty()
+          ? Policy::load_default(process.policy.c_str(), (process.root + "/etc/ringroad").c_str())
+          : Policy::load_file(arguments.file);
+  if (!loaded) return report_errors(loaded, arguments.json);
+  if (!arguments.json) print_process(arguments.pid, process, *loaded.policy);
+  const ordered_json about = to_json(process, *loaded.policy);
+  const int status =
+      connection ? explain_for(process.facts(), *connection, *loaded.policy, arguments.json, about)
+                 : explain_without_connection(process.facts(), *loaded.policy, arguments.json, about);
+  const std::string why = why_left_alone(process);
+  if (why.empty()) return status;
+  if (!arguments.json) print_left_alone(why);
+  return kStaysOnTcp;
 }
 
 }  // namespace
@@ -278,22 +228,24 @@ void add_policy_command(CLI::App& app, int& exit_status) {
       "  2  an error: the library would refuse the policy as a whole\n");
   checker->callback([arguments, &exit_status] { exit_status = check(*arguments); });
 
-  CLI::App* explainer =
-      command->add_subcommand("explain", "Say what a policy decides for one connection, and why");
-  explainer->add_option("FILE", arguments->file, "policy file, or a directory of *.toml files")
-      ->required();
-  explainer->add_option("LOCAL", arguments->local, "the program's own end, ADDRESS:PORT")
-      ->required();
-  explainer->add_option("REMOTE", arguments->remote, "the other end, ADDRESS:PORT")->required();
-  explainer
-      ->add_option("--role", arguments->role,
-                   "connect: the program called connect; accept: it accepted")
-      ->required();
-  explainer
-      ->add_option("--program", arguments->program,
-                   "the program's name or path; a path that is a link has\n"
-                        "two names, its own and its file's")
-      ->required();
+  CLI::App* explainer = command->add_subcommand(
+      "explain", "Say what a policy decides for one connection, or a running process, and why");
+  explainer->add_option("FILE", arguments->file,
+                        "policy file, or a directory of *.toml files; with --pid it\n"
+                        "may be left out: the one that the process reads");
+  explainer->add_option("LOCAL", arguments->local, "the program's own end, ADDRESS:PORT");
+  explainer->add_option("REMOTE", arguments->remote, "the other end, ADDRESS:PORT");
+  explainer->add_option("--role", arguments->role,
+                        "connect: the program called connect; accept: it accepted");
+  explainer->add_option("--program", arguments->program,
+                        "the program's name or path; a path that is a link has\n"
+                        "two names, its own and its file's");
+  explainer->add_option("--comm", arguments->comm, "the comm of the process, if rules ask for it");
+  explainer->add_option("--cgroup", arguments->cgroup, "its cgroup, as /proc/PID/cgroup has it");
+  explainer->add_option("--labels", arguments->labels, "its $RINGROAD_LABELS");
+  explainer->add_option("--pid", arguments->pid,
+                        "a running process instead of --program and the three\n"
+                        "above; without LOCAL and REMOTE: which rules are for it");
   explainer->add_flag("--json", arguments->json, "print the explanation as JSON");
   explainer->footer(
       "Examples:\n"
@@ -301,12 +253,16 @@ void add_policy_command(CLI::App& app, int& exit_status) {
       "      10.9.0.1:40000 10.9.1.1:3306\n"
       "  ringroad policy explain /etc/ringroad/policy.d --role accept --program tikv-server \\\n"
       "      '[fd00::1]:20160' '[fd00::2]:51234'\n"
+      "  ringroad policy explain --pid $(pidof mariadbd)\n"
       "\n"
       "Exit status:\n"
-      "  0  a rule matches and takes the connection off TCP\n"
-      "  1  the connection stays on TCP: no rule matches, or the one that does says via = \"tcp\"\n"
+      "  0  a rule matches and takes the connection off TCP, or may do so for the process\n"
+      "  1  the connection stays on TCP: no rule matches, or the one that does says via =\n"
+      "     \"tcp\", or the process is without the library\n"
       "  2  an error in the policy or in the arguments\n");
-  explainer->callback([arguments, &exit_status] { exit_status = explain(*arguments); });
+  explainer->callback([arguments, &exit_status] {
+    exit_status = arguments->pid != 0 ? explain_process(*arguments) : explain_program(*arguments);
+  });
 }
 
 }  // namespace ringroad::cli

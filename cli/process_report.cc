@@ -28,6 +28,23 @@ std::uint64_t sum_of(const Buckets& buckets) noexcept {
   return std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0});
 }
 
+TimesReport& TimesReport::operator+=(const TimesReport& other) noexcept {
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
+  sum_ns += other.sum_ns;
+  return *this;
+}
+
+std::uint64_t quantile_ns(const TimesReport& times, double part) noexcept {
+  const auto wanted = part * static_cast<double>(sum_of(times.counts));
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < times.counts.size(); ++i) {
+    below += times.counts[i];
+    if (below == 0 || static_cast<double>(below) < wanted) continue;
+    return stats::Log2Histogram::bound(std::min(i, times.counts.size() - 2)) * stats::kLatencyUnitNs;
+  }
+  return 0;
+}
+
 Measures& Measures::operator+=(const Measures& other) noexcept {
   stalls += other.stalls;
   promotions += other.promotions;
@@ -41,6 +58,12 @@ Measures& Measures::operator+=(const Measures& other) noexcept {
   return *this;
 }
 
+LatenciesReport& LatenciesReport::operator+=(const LatenciesReport& other) noexcept {
+  for (std::size_t i = 0; i < answers.size(); ++i) answers[i] += other.answers[i];
+  reads += other.reads;
+  return *this;
+}
+
 RuleReport& RuleReport::operator+=(const RuleReport& other) noexcept {
   opened += other.opened;
   promoted += other.promoted;
@@ -49,6 +72,7 @@ RuleReport& RuleReport::operator+=(const RuleReport& other) noexcept {
   on_channel += other.on_channel;
   traffic += other.traffic;
   measures += other.measures;
+  latencies += other.latencies;
   return *this;
 }
 
@@ -65,6 +89,14 @@ CarrierTraffic ProcessReport::totals() const noexcept {
 Measures ProcessReport::total_measures() const noexcept {
   Measures result = closed_measures;
   for (const StreamReport& stream : streams) result += stream.measures;
+  return result;
+}
+
+LatenciesReport ProcessReport::total_latencies() const noexcept {
+  LatenciesReport result = closed_latencies;
+  for (const StreamReport& stream : streams) {
+    if (stream.latencies != nullptr) result += *stream.latencies;
+  }
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,17 @@ struct CarrierTraffic {
 using Buckets = std::array<std::uint64_t, stats::Log2Histogram::kBuckets>;
 std::uint64_t sum_of(const Buckets& buckets) noexcept;
 
+// Times of some of a stream's calls: in units of stats::kLatencyUnitNs, and their sum.
+struct TimesReport {
+  Buckets counts{};
+  std::uint64_t sum_ns = 0;
+
+  TimesReport& operator+=(const TimesReport& other) noexcept;
+};
+// The time that at least this part of them stays below: the bound of a bucket. 0: there are none; the last
+// bucket has no bound, and tells that of the one before it.
+std::uint64_t quantile_ns(const TimesReport& times, double part) noexcept;
+
 // What streams have counted besides their traffic.
 struct Measures {
   std::uint64_t stalls = 0;  // sends that found no room in the ring
@@ -54,6 +66,14 @@ struct Measures {
   std::uint64_t waited_ns = 0;
 
   Measures& operator+=(const Measures& other) noexcept;
+};
+
+// How long some of their calls took.
+struct LatenciesReport {
+  std::array<TimesReport, 2> answers;  // from a request to its answer: over TCP, over a channel
+  TimesReport reads;                   // from the end of a sleep to the receive
+
+  LatenciesReport& operator+=(const LatenciesReport& other) noexcept;
 };
 
 struct StreamReport {
@@ -70,6 +90,7 @@ struct StreamReport {
   unsigned extra_descriptors = 0;
   CarrierTraffic traffic;
   Measures measures;
+  std::shared_ptr<const LatenciesReport> latencies;  // null: nothing was timed
   std::int64_t stalled_since_ns = 0;  // CLOCK_MONOTONIC; 0: no send of its waits for room
   std::size_t rule_index = 0;         // in ProcessReport::rules, unless that is shorter
   unsigned protocol = 0;  // the version that both ends of the channel use; 0: no channel, or not known
@@ -89,6 +110,7 @@ struct RuleReport {
   std::uint64_t on_channel = 0;
   CarrierTraffic traffic;  // of all streams, gone and live
   Measures measures;
+  LatenciesReport latencies;
 
   RuleReport& operator+=(const RuleReport& other) noexcept;
 };
@@ -112,6 +134,7 @@ struct ProcessReport {
   std::vector<StreamReport> streams;  // by id
   CarrierTraffic closed;              // of streams that are gone
   Measures closed_measures;
+  LatenciesReport closed_latencies;
   std::vector<RuleReport> rules;  // as they were met
   std::uint64_t streams_opened = 0;
   std::uint64_t streams_promoted = 0;
@@ -122,6 +145,7 @@ struct ProcessReport {
   // Of all streams, gone and live.
   CarrierTraffic totals() const noexcept;
   Measures total_measures() const noexcept;
+  LatenciesReport total_latencies() const noexcept;
 };
 
 // The rules of all these processes by name, added up.

@@ -13,6 +13,7 @@
 namespace ringroad::cli {
 namespace {
 
+using stats::Latencies;
 using stats::RuleSlot;
 using stats::SegmentHeader;
 using stats::StreamSlot;
@@ -76,7 +77,8 @@ bool SegmentLayout::is_readable() const noexcept {
   };
   return holds(header_bytes_, stats::kHeaderBytes) && holds(rule_bytes_, sizeof(RuleSlot)) &&
          holds(slot_bytes_, sizeof(StreamSlot)) && slots_ <= stats::kSlots &&
-         rules_ == stats::kRules;
+         rules_ == stats::kRules &&
+         (!has_latencies() || holds(latencies_bytes_, sizeof(Latencies)));
 }
 
 template <typename Part>
@@ -97,6 +99,32 @@ StreamSlot& SlotsReader::slot(std::uint32_t index) noexcept {
   return *reinterpret_cast<StreamSlot*>(slots_.data() + std::size_t{index} * sizeof(StreamSlot));
 }
 
+const Latencies* SlotsReader::rule_latencies(std::size_t rule) const noexcept {
+  return layout_.has_latencies() ? &rule_latencies_[rule] : nullptr;
+}
+
+const Latencies* SlotsReader::latencies(const StreamSlot* slot) const noexcept {
+  const std::ptrdiff_t index = slot - reinterpret_cast<const StreamSlot*>(slots_.data());
+  return latencies_[static_cast<std::size_t>(index)].get();
+}
+
+bool SlotsReader::copy_latencies(std::uint32_t begin, std::uint32_t count) {
+  if (!layout_.has_latencies()) return true;
+  std::vector<Latencies> now(count);
+  if (!read_parts(layout_.slot_latencies_at(begin), layout_.latencies_bytes(), count, now.data())) {
+    return false;
+  }
+  static constexpr std::byte kNothingTimed[sizeof(Latencies)]{};
+  for (std::uint32_t i = 0; i < count; ++i) {
+    std::unique_ptr<Latencies>& kept = latencies_[begin + i];
+    kept.reset();
+    if (std::memcmp(static_cast<const void*>(&now[i]), kNothingTimed, sizeof kNothingTimed) == 0) continue;
+    kept = std::make_unique<Latencies>();
+    std::memcpy(static_cast<void*>(kept.get()), static_cast<const void*>(&now[i]), sizeof(Latencies));
+  }
+  return true;
+}
+
 // False: it has paused often enough.
 bool SlotsReader::pause() noexcept {
   if (retries_ <= 0) return false;
@@ -111,7 +139,7 @@ bool SlotsReader::read() {
     SegmentHeader first;
     if (!file_.read_at(0, static_cast<void*>(&first), sizeof first)) return false;
     const std::uint32_t used =
-        std::min({first.slots_used.load(std::memory_order_relaxed), first.slots, stats::kSlots});
+        std::min(first.slots_used.load(std::memory_order_relaxed), layout_.slots());
     if (!copy_slots(used) || !read_header() || !verify(used)) return false;
     if (!lost_ || pass == kPasses) return true;
   }
@@ -123,6 +151,7 @@ bool SlotsReader::copy_slots(std::uint32_t used) {
   static_assert(offsetof(StreamSlot, sequence) == 0);
   slots_.resize(std::size_t{used} * sizeof(StreamSlot));
   sequences_.resize(used);
+  latencies_.resize(used);
   for (std::uint32_t begin = 0; begin < used; begin += kChunk) {
     const std::uint32_t count = std::min(kChunk, used - begin);
     const auto copy = [&] {
@@ -132,7 +161,7 @@ bool SlotsReader::copy_slots(std::uint32_t used) {
     for (std::uint32_t i = begin; i < begin + count; ++i) {
       sequences_[i] = slot(i).sequence.load(std::memory_order_relaxed);
     }
-    if (!copy()) return false;
+    if (!copy() || !copy_latencies(begin, count)) return false;
   }
   return true;
 }
@@ -151,6 +180,13 @@ bool SlotsReader::read_header() {
                     static_cast<std::uint32_t>(rules_.size()), rules_.data())) {
       return false;
     }
+    if (layout_.has_latencies()) {
+      rule_latencies_ = std::vector<Latencies>(rules_.size());
+      if (!read_parts(layout_.rule_latencies_at(0), layout_.latencies_bytes(),
+                      static_cast<std::uint32_t>(rules_.size()), rule_latencies_.data())) {
+        return false;
+      }
+    }
     if (!file_.read_at(0, static_cast<void*>(&after), sizeof after)) return false;
     if (same_moment(before, after) || !pause()) return true;
   }
@@ -164,6 +200,7 @@ bool SlotsReader::again(std::uint32_t index) {
     std::uint32_t after = 0;
     if (file_.read_at(layout_.slot_at(index), &before, sizeof before) && !is_odd(before) &&
         file_.read_at(layout_.slot_at(index), static_cast<void*>(&out), sizeof out) &&
+        copy_latencies(index, 1) &&
         file_.read_at(layout_.slot_at(index), &after, sizeof after) && before == after) {
       return true;
     }

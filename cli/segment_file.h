@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,25 +49,41 @@ class SegmentLayout {
         rule_bytes_(header.rule_bytes),
         slot_bytes_(header.slot_bytes),
         rules_(header.rules),
-        slots_(header.slots) {}
+        slots_(header.slots),
+        latencies_bytes_(header.latencies_bytes) {}
 
-  // Nothing that this command knows is missing, and nothing is there that could not be meant.
+  // Nothing that this command knows is missing but the latencies, and nothing is there that could not be
+  // meant.
   bool is_readable() const noexcept;
+  // Of the whole. REQUIRES: is_readable(), which bounds it.
+  std::uint64_t bytes() const noexcept { return latencies_at(rules_ + slots_); }
   std::uint64_t rule_at(std::uint32_t index) const noexcept {
     return header_bytes_ + std::uint64_t{index} * rule_bytes_;
   }
   std::uint64_t slot_at(std::uint32_t index) const noexcept {
-    return (rule_at(rules_) + 4095) / 4096 * 4096 + std::uint64_t{index} * slot_bytes_;
+    return on_page(rule_at(rules_)) + std::uint64_t{index} * slot_bytes_;
   }
+  // An older library's files have none.
+  bool has_latencies() const noexcept { return latencies_bytes_ != 0; }
+  std::uint64_t rule_latencies_at(std::uint32_t index) const noexcept { return latencies_at(index); }
+  std::uint64_t slot_latencies_at(std::uint32_t index) const noexcept { return latencies_at(rules_ + index); }
+  std::uint32_t slots() const noexcept { return slots_; }
   std::uint32_t rule_bytes() const noexcept { return rule_bytes_; }
   std::uint32_t slot_bytes() const noexcept { return slot_bytes_; }
+  std::uint32_t latencies_bytes() const noexcept { return latencies_bytes_; }
 
  private:
+  static std::uint64_t on_page(std::uint64_t offset) noexcept { return (offset + 4095) / 4096 * 4096; }
+  std::uint64_t latencies_at(std::uint32_t index) const noexcept {
+    return on_page(slot_at(slots_)) + std::uint64_t{index} * latencies_bytes_;
+  }
+
   std::uint32_t header_bytes_;
   std::uint32_t rule_bytes_;
   std::uint32_t slot_bytes_;
   std::uint32_t rules_;
   std::uint32_t slots_;
+  std::uint32_t latencies_bytes_;
 };
 
 // The slots of a segment, each as it was at one moment, together with what is counted of those that
@@ -82,6 +99,10 @@ class SlotsReader {
 
   const stats::SegmentHeader& header() const noexcept { return header_; }
   const std::vector<stats::RuleSlot>& rules() const noexcept { return rules_; }
+  // Of a rule's ended streams, and of the stream of a slot of live() or ended(). Null: nothing was timed, or
+  // the file has none.
+  const stats::Latencies* rule_latencies(std::size_t rule) const noexcept;
+  const stats::Latencies* latencies(const stats::StreamSlot* slot) const noexcept;
   // In use, in the order of the file.
   const std::vector<const stats::StreamSlot*>& live() const noexcept { return live_; }
   // Ended after the header was read: their counters are not in it.
@@ -99,12 +120,16 @@ class SlotsReader {
   bool again(std::uint32_t index);
   bool pause() noexcept;
   stats::StreamSlot& slot(std::uint32_t index) noexcept;
+  // Those of slots, from this one on, as they are just now. True as well where the file has none.
+  bool copy_latencies(std::uint32_t begin, std::uint32_t count);
 
   const SegmentFile& file_;
   const SegmentLayout layout_;
   stats::SegmentHeader header_;
   std::vector<stats::RuleSlot> rules_;
+  std::vector<stats::Latencies> rule_latencies_;  // none, or of each of rules_
   std::vector<std::byte> slots_;
+  std::vector<std::unique_ptr<stats::Latencies>> latencies_;  // of slots_; few have some
   std::vector<std::uint32_t> sequences_;
   std::vector<const stats::StreamSlot*> live_;
   std::vector<const stats::StreamSlot*> ended_;

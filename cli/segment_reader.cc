@@ -52,6 +52,14 @@ Buckets buckets_of(const stats::Log2Histogram& histogram) noexcept {
   return result;
 }
 
+TimesReport times_of(const stats::Times& times) noexcept {
+  return {buckets_of(times.counts), times.sum_ns.load(std::memory_order_relaxed)};
+}
+
+LatenciesReport latencies_of(const stats::Latencies& latencies) noexcept {
+  return {{times_of(latencies.answers[0]), times_of(latencies.answers[1])}, times_of(latencies.reads)};
+}
+
 Measures measures_of(const stats::StreamCounts& counts) noexcept {
   Measures result;
   result.stalls = counts.stalls.load(std::memory_order_relaxed);
@@ -73,7 +81,7 @@ State state_of(std::uint8_t value) noexcept {
   return value < static_cast<unsigned>(State::kCount) ? static_cast<State>(value) : State::kCount;
 }
 
-StreamReport report_of(const StreamSlot& slot) {
+StreamReport report_of(const StreamSlot& slot, const stats::Latencies* latencies) {
   StreamReport report;
   report.id = slot.id;
   report.fd = slot.fd;
@@ -90,6 +98,9 @@ StreamReport report_of(const StreamSlot& slot) {
   report.extra_descriptors = slot.descriptors_extra.load(std::memory_order_relaxed);
   report.traffic = traffic_of(slot.counts.traffic);
   report.measures = measures_of(slot.counts);
+  if (latencies != nullptr) {
+    report.latencies = std::make_shared<const LatenciesReport>(latencies_of(*latencies));
+  }
   report.stalled_since_ns =
       std::max<std::int64_t>(slot.stalled_since_ns.load(std::memory_order_relaxed), 0);
   report.rule_index = slot.rule_index;
@@ -126,10 +137,11 @@ std::string header_problem(const SegmentHeader& header, std::uint64_t file_size)
     return "its parts have other sizes than this command (ringroad " RINGROAD_VERSION
            ") knows (header " +
            std::to_string(header.header_bytes) + " bytes, " + std::to_string(header.slots) +
-           " slots of " + std::to_string(header.slot_bytes) + " bytes)" + writer_of(header) +
+           " slots of " + std::to_string(header.slot_bytes) + " bytes, latencies of " +
+           std::to_string(header.latencies_bytes) + " bytes)" + writer_of(header) +
            ": use the ringroad command that came with the preloaded library" + library_of(header);
   }
-  const std::uint64_t needed = layout.slot_at(header.slots);
+  const std::uint64_t needed = layout.bytes();
   if (file_size < needed) {
     return "it is truncated: " + std::to_string(file_size) + " of " + std::to_string(needed) +
            " bytes";
@@ -205,6 +217,10 @@ void report_rules(const SlotsReader& reader, ProcessReport& out) {
     }
     report.traffic = traffic_of(rule.closed.traffic);
     report.measures = measures_of(rule.closed);
+    if (const stats::Latencies* latencies = reader.rule_latencies(out.rules.size() - 1)) {
+      report.latencies = latencies_of(*latencies);
+      out.closed_latencies += report.latencies;  // the header has none
+    }
   }
   for (const StreamReport& stream : out.streams) {
     if (stream.rule_index >= out.rules.size()) continue;
@@ -213,6 +229,7 @@ void report_rules(const SlotsReader& reader, ProcessReport& out) {
     if (stream.carrier() != Carrier::kTcp) ++report.on_channel;
     report.traffic += stream.traffic;
     report.measures += stream.measures;
+    if (stream.latencies != nullptr) report.latencies += *stream.latencies;
   }
 }
 
@@ -273,15 +290,22 @@ Outcome read_one(const std::string& path, Which which, ProcessReport& out, std::
   report_header(reader.header(), out);
   out.unreadable = reader.unreadable();
   out.streams.reserve(reader.live().size());
-  for (const StreamSlot* slot : reader.live()) out.streams.push_back(report_of(*slot));
+  for (const StreamSlot* slot : reader.live()) {
+    out.streams.push_back(report_of(*slot, reader.latencies(slot)));
+  }
   sort_streams(out.streams);
   report_rules(reader, out);
   for (const StreamSlot* slot : reader.ended()) {
     out.closed += traffic_of(slot->counts.traffic);
-    out.closed_measures += measures_of(slot->counts);
+    const Measures measures = measures_of(slot->counts);
+    const stats::Latencies* timed = reader.latencies(slot);
+    const LatenciesReport latencies = timed != nullptr ? latencies_of(*timed) : LatenciesReport{};
+    out.closed_measures += measures;
+    out.closed_latencies += latencies;
     if (slot->rule_index >= out.rules.size()) continue;
     out.rules[slot->rule_index].traffic += traffic_of(slot->counts.traffic);
-    out.rules[slot->rule_index].measures += measures_of(slot->counts);
+    out.rules[slot->rule_index].measures += measures;
+    out.rules[slot->rule_index].latencies += latencies;
   }
   out.alive = process_runs(out.pid, reader.header().start_ticks);
   return Outcome::kRead;

@@ -63,7 +63,7 @@ void add_ss_command(CLI::App& app, int& exit_status) {
   set_usage(*command, "ringroad ss [OPTIONS] [FILTER...]");
   arguments->selection.add_options(*command);
   command->add_flag("--all", arguments->all,
-                    "also what processes that are gone left behind, marked (ended)");
+                    "also what processes that are gone have left, marked (ended)");
   command
       ->add_option(
           "--sort", arguments->sort,
@@ -91,7 +91,7 @@ void add_ss_command(CLI::App& app, int& exit_status) {
                     ->option_text(" ");
   command
       ->add_flag("--histograms", arguments->histograms,
-                 "sizes of sends and receives, and waits for room in the ring, of each process;\n"
+                 "sizes of sends and receives, and times of waits and answers, of each process;\n"
                  "with a filter: of the streams that match; with --json: also of each stream")
       ->excludes(summary)
       ->excludes(rules)
@@ -115,6 +115,10 @@ void add_ss_command(CLI::App& app, int& exit_status) {
       "line and those above it. A wait lasts from a send that finds no room in the ring (credits "
       "are\n"
       "out) to one that does. A stall is a send that found none.\n"
+      "An answer's time is from the last byte of a request to the first of its answer, of about\n"
+      "one request in 64: at a client, with the way there and back; at a server, its own. A read's is\n"
+      "from the end of a sleep to the receive, of one sleep in 16. --rules shows what half of the\n"
+      "answers, and 99 in 100, take at most.\n"
       "\n"
       "The processes are not stopped or asked; this also works for one that hangs, is stopped, or "
       "was\n"

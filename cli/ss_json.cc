@@ -38,11 +38,14 @@ void write_buckets(JsonWriter& json, const char* name, const Buckets& buckets,
   json.end_array();
 }
 
-void write_histograms(JsonWriter& json, const Measures& measures) {
+void write_histograms(JsonWriter& json, const Measures& measures, const LatenciesReport& latencies) {
   json.key("histograms").begin_object();
   write_buckets(json, "tx_size_bytes", measures.tx_sizes);
   write_buckets(json, "rx_size_bytes", measures.rx_sizes);
   write_buckets(json, "wait_ns", measures.waits, stats::kWaitUnitNs);
+  write_buckets(json, "answer_tcp_ns", latencies.answers[0].counts, stats::kLatencyUnitNs);
+  write_buckets(json, "answer_channel_ns", latencies.answers[1].counts, stats::kLatencyUnitNs);
+  write_buckets(json, "read_ns", latencies.reads.counts, stats::kLatencyUnitNs);
   json.end_object();
 }
 
@@ -98,7 +101,10 @@ void write_stream(JsonWriter& json, const StreamReport& stream, bool alive, std:
       .member("gives_back", (stream.features & static_cast<unsigned>(Feature::kGivenBack)) != 0)
       .member("descriptors", channel.descriptors)
       .member("extra_descriptors", stream.extra_descriptors);
-  if (histograms) write_histograms(json, stream.measures);
+  static const LatenciesReport none;
+  if (histograms) {
+    write_histograms(json, stream.measures, stream.latencies != nullptr ? *stream.latencies : none);
+  }
   json.end_object();
 }
 
@@ -139,6 +145,7 @@ void write_rules(JsonWriter& json, const std::vector<RuleReport>& rules) {
     write_refused(json, "refused", rule.refused);
     write_traffic(json, rule.traffic);
     write_measures(json, rule.measures);
+    write_histograms(json, rule.measures, rule.latencies);
     json.end_object();
   }
   json.end_array();
@@ -172,7 +179,7 @@ void write_totals(JsonWriter& json, const ProcessReport& process) {
   json.key("measures").begin_object();
   write_measures(json, measures);
   json.end_object();
-  write_histograms(json, measures);
+  write_histograms(json, measures, process.total_latencies());
   json.member("streams_opened", process.streams_opened)
       .member("streams_promoted", process.streams_promoted);
   json.key("channels")

@@ -17,6 +17,12 @@ std::string wait_cell(std::uint64_t ns, const SsView& view) {
   return view.exact ? std::to_string(ns) : human_time(ns);
 }
 
+// Of what is timed, half is answered within the first, 99 in 100 within the second.
+std::string answer_cell(const TimesReport& times, const SsView& view) {
+  if (sum_of(times.counts) == 0) return {};
+  return wait_cell(quantile_ns(times, 0.5), view) + "/" + wait_cell(quantile_ns(times, 0.99), view);
+}
+
 // The most frequent first: "memlock 3, timeout 1".
 template <typename Counts, typename Name>
 std::string listed(const Counts& counts, Name name) {
@@ -140,6 +146,8 @@ std::string ss_rules(const Snapshot& snapshot, const SsView& view) {
                {"CHANNEL-RX", kRight},
                {"CHANNEL-MSGS", kRight},
                {"STALLS", kRight},
+               {"TCP-ANSWER", kRight},
+               {"CHANNEL-ANSWER", kRight},
                {"REFUSED"}});
   for (const RuleReport& rule : rules) {
     const Traffic& tcp = rule.traffic.tcp;
@@ -150,7 +158,8 @@ std::string ss_rules(const Snapshot& snapshot, const SsView& view) {
                std::to_string(tcp.tx_messages + tcp.rx_messages),
                count_cell(channel.tx_bytes, view), count_cell(channel.rx_bytes, view),
                std::to_string(channel.tx_messages + channel.rx_messages),
-               std::to_string(rule.measures.stalls), refusals_of(rule.refused)});
+               std::to_string(rule.measures.stalls), answer_cell(rule.latencies.answers[0], view),
+               answer_cell(rule.latencies.answers[1], view), refusals_of(rule.refused)});
   }
   return table.to_string(view.header);
 }
@@ -165,14 +174,23 @@ std::string ss_histograms(const Snapshot& snapshot, const SsView& view) {
                {"PERCENT-SO-FAR", kRight}});
   for (const ProcessReport& process : snapshot.processes) {
     Measures measures = view.filter ? Measures{} : process.total_measures();
+    LatenciesReport latencies = view.filter ? LatenciesReport{} : process.total_latencies();
     for (const StreamReport& stream : process.streams) {
-      if (view.filter && view.filter(process, stream)) measures += stream.measures;
+      if (!view.filter || !view.filter(process, stream)) continue;
+      measures += stream.measures;
+      if (stream.latencies != nullptr) latencies += *stream.latencies;
     }
     const std::string pid = std::to_string(process.pid);
     const std::string program = printable(process.program) + (process.alive ? "" : " (ended)");
     add_buckets(table, pid, program, "send", measures.tx_sizes, 1, view, count_cell);
     add_buckets(table, pid, program, "receive", measures.rx_sizes, 1, view, count_cell);
-    add_buckets(table, pid, program, "wait", measures.waits, stats::kWaitUnitNs, view, wait_cell);
+    const auto add_times = [&](const char* what, const Buckets& buckets, std::uint64_t unit) {
+      add_buckets(table, pid, program, what, buckets, unit, view, wait_cell);
+    };
+    add_times("wait", measures.waits, stats::kWaitUnitNs);
+    add_times("answer, TCP", latencies.answers[0].counts, stats::kLatencyUnitNs);
+    add_times("answer, channel", latencies.answers[1].counts, stats::kLatencyUnitNs);
+    add_times("read", latencies.reads.counts, stats::kLatencyUnitNs);
   }
   if (table.empty()) return view.header ? "nothing was sent or received yet\n" : "";
   return table.to_string(view.header);

@@ -106,16 +106,17 @@ std::string Table::to_string(bool titles) const {
   }
   std::string result;
   const auto add_line = [&](const auto& cell_of) {
-    std::string line;
     for (std::size_t i = 0; i < columns_.size(); ++i) {
-      const std::string& text = cell_of(i);
-      const std::string cell = text.empty() ? "-" : text;
-      const std::string padding(widths[i] - width_of(cell), ' ');
-      if (i > 0) line += "  ";
-      line += columns_[i].align == Align::kLeft ? cell + padding : padding + cell;
+      const std::string_view text = cell_of(i);
+      const std::string_view cell = text.empty() ? "-" : text;
+      const std::size_t padding = widths[i] - width_of(cell);
+      if (i > 0) result += "  ";
+      if (columns_[i].align == Align::kRight) result.append(padding, ' ');
+      result += cell;
+      if (columns_[i].align == Align::kLeft) result.append(padding, ' ');
     }
-    line.erase(line.find_last_not_of(' ') + 1);
-    result += line + "\n";
+    while (result.ends_with(' ')) result.pop_back();
+    result += '\n';
   };
   if (titles) add_line([&](std::size_t i) -> const std::string& { return columns_[i].title; });
   for (const auto& row : rows_) {

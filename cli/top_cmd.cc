@@ -240,7 +240,7 @@ void add_top_command(CLI::App& app, int& exit_status) {
       "  TX-MSGS/s    their send calls; RX-MSGS/s their receive calls\n"
       "  STALLS/s     sends that found no room in the ring (credits are out)\n"
       "  WAITING      how many senders waited for room at a time, on average\n"
-      "  CARRIER, REASON   of a stream: what carries it, and why no channel does; behind a / the\n"
+      "  CARRIER, REASON   of a stream: what carries it, and why no channel does; after a / the\n"
       "               other end's reason\n"
       "\n" +
       std::string(kFilterHelp) +

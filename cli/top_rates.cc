@@ -128,14 +128,14 @@ TopRow row_of(const ProcessReport& process, const StreamReport& stream) {
   return row;
 }
 
-using Before = bool (*)(const TopRow&, const TopRow&);
+using RowBefore = bool (*)(const TopRow&, const TopRow&);
 
 template <double Rates::*kRate>
 bool faster(const TopRow& a, const TopRow& b) {
   return a.rates.*kRate > b.rates.*kRate;
 }
 
-const std::pair<const char*, Before> kOrders[] = {
+const std::pair<const char*, RowBefore> kRowOrders[] = {
     {"bytes",
      [](const auto& a, const auto& b) {
        return a.rates.tx_bytes + a.rates.rx_bytes > b.rates.tx_bytes + b.rates.rx_bytes;
@@ -228,14 +228,14 @@ Rates sum_of(const std::vector<TopRow>& rows) noexcept {
 const std::vector<std::string>& top_sort_keys() {
   static const std::vector<std::string> keys = [] {
     std::vector<std::string> names;
-    for (const auto& [name, before] : kOrders) names.emplace_back(name);
+    for (const auto& [name, before] : kRowOrders) names.emplace_back(name);
     return names;
   }();
   return keys;
 }
 
 void sort_rows(std::vector<TopRow>& rows, const std::string& key, bool reverse) {
-  for (const auto& [name, before] : kOrders) {
+  for (const auto& [name, before] : kRowOrders) {
     if (key == name) std::stable_sort(rows.begin(), rows.end(), before);
   }
   if (reverse) std::reverse(rows.begin(), rows.end());

@@ -35,16 +35,16 @@ std::string reasons_cell(const TopRow& row) {
 }
 
 Table table_of(TopBy by) {
-  constexpr auto kRight = Table::Align::kRight;
+  constexpr auto kToTheRight = Table::Align::kRight;
   std::vector<Table::Column> columns;
-  if (by != TopBy::kRule) columns = {{"PID", kRight}, {"PROGRAM"}};
+  if (by != TopBy::kRule) columns = {{"PID", kToTheRight}, {"PROGRAM"}};
   if (by == TopBy::kRule) columns = {{"RULE"}};
   if (by != TopBy::kStream) {
-    columns.push_back({"STREAMS", kRight});
-    columns.push_back({"ON-CHANNEL", kRight});
+    columns.push_back({"STREAMS", kToTheRight});
+    columns.push_back({"ON-CHANNEL", kToTheRight});
   }
   for (const char* title : {"TX/s", "RX/s", "TX-MSGS/s", "RX-MSGS/s", "STALLS/s", "WAITING"}) {
-    columns.push_back({title, kRight});
+    columns.push_back({title, kToTheRight});
   }
   if (by == TopBy::kStream) {
     for (const char* title : {"CARRIER", "REASON", "LOCAL", "REMOTE", "RULE"}) {

@@ -1,5 +1,8 @@
 #include "cli/unit_preload.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -37,7 +40,8 @@ std::vector<std::string> words_of(const std::string& text) {
 bool is_comment(const std::string& line) { return line.empty() || line[0] == '#' || line[0] == ';'; }
 
 // What a unit file leaves of the value that those before it have said.
-void take_unit_file(const std::string& text, UnitPreload& preload, bool after_the_generators) {
+void take_unit_file(const std::string& path, const std::string& text, UnitPreload& preload,
+                    bool after_the_generators) {
   constexpr std::string_view kSetting = "Environment=";
   bool in_service = false;
   for (const std::string& line : logical_lines(text)) {
@@ -49,6 +53,7 @@ void take_unit_file(const std::string& text, UnitPreload& preload, bool after_th
     if (!said.empty() && !find_preload(said, value)) continue;
     preload.value = value;  // an empty Environment= forgets all
     preload.stays = after_the_generators && !said.empty();
+    preload.from = said.empty() ? "" : path;
   }
 }
 
@@ -61,6 +66,30 @@ bool take_environment_file(const std::string& text, std::string& value) {
     if (quote == '"' || quote == '\'') value = value.substr(1, value.find(quote, 1) - 1);
     found = true;
   }
+  return found;
+}
+
+// The files that a pattern of EnvironmentFile= means, in the order of glob(3), which systemd asks. A path
+// without a pattern is itself.
+std::vector<std::string> files_like(doctor::Host& host, const std::string& pattern) {
+  if (pattern.find_first_of("*?[") == std::string::npos) return {pattern};
+  std::vector<std::string> found = {""};
+  std::istringstream parts(pattern);
+  for (std::string part; std::getline(parts, part, '/');) {
+    if (part.empty()) continue;
+    std::vector<std::string> below;
+    for (const std::string& folder : found) {
+      if (part.find_first_of("*?[") == std::string::npos) {
+        below.push_back(folder + "/" + part);
+        continue;
+      }
+      for (const std::string& name : host.list(folder.empty() ? "/" : folder).names) {
+        if (fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0) below.push_back(folder + "/" + name);
+      }
+    }
+    found = std::move(below);
+  }
+  std::ranges::sort(found);
   return found;
 }
 
@@ -85,13 +114,17 @@ UnitPreload read_unit_preload(doctor::Host& host, const doctor::Unit& unit, cons
     if (doctor::last_part(path) == kGeneratedDropIn) {
       after_the_generators = true;
     } else {
-      take_unit_file(host.text(path), preload, after_the_generators);
+      take_unit_file(path, host.text(path), preload, after_the_generators);
     }
   }
   // "/etc/default/mysql (ignore_errors=yes); /run/ringroad/mysql.env (ignore_errors=yes)"
   for (const std::string& path : words_of(unit["EnvironmentFiles"])) {
-    if (path[0] != '/' || path == own_file) continue;
-    if (take_environment_file(host.text(path), preload.value)) preload.stays = false;
+    if (path[0] != '/') continue;
+    for (const std::string& file : files_like(host, path)) {
+      if (file == own_file || !take_environment_file(host.text(file), preload.value)) continue;
+      preload.stays = false;
+      preload.from = file;
+    }
   }
   return preload;
 }

@@ -22,6 +22,7 @@ inline constexpr const char* kGeneratedDropIn = "50-ringroad.conf";
 struct UnitPreload {
   std::string value;   // the LD_PRELOAD of the service without the generator's
   bool stays = false;  // it was said after the generator's: the library is added to nothing
+  std::string from;    // the file that said it; "" if none did
 };
 
 // `own_file`: the EnvironmentFile= that the generator's drop-in names; it is passed over. `unit`: with

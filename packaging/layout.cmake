@@ -34,6 +34,18 @@ foreach(example mariadb tikv)
   install(FILES ${units}/${example}.conf RENAME ringroad.conf COMPONENT tool
           DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples/systemd/${example}.service.d)
 endforeach()
+# What confined servers lack. Nothing here is loaded by itself: an operator does that.
+install(FILES ${ringroad_source}/packaging/selinux/ringroad.te ${ringroad_source}/packaging/selinux/ringroad.fc
+        ${ringroad_source}/packaging/selinux/README.md COMPONENT tool
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/ringroad/selinux)
+install(PROGRAMS ${ringroad_source}/packaging/selinux/ringroad-selinux COMPONENT tool
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/ringroad/selinux)
+set(RINGROAD_APPARMOR ${CMAKE_INSTALL_FULL_DATADIR}/ringroad/apparmor/ringroad)
+foreach(profile ringroad sample)
+  configure_file(${ringroad_source}/packaging/apparmor/${profile}.in ${units}/apparmor/${profile} @ONLY)
+  install(FILES ${units}/apparmor/${profile} COMPONENT tool
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/ringroad/apparmor)
+endforeach()
 install(DIRECTORY ${ringroad_source}/packaging/policies DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples
         COMPONENT tool FILES_MATCHING PATTERN "*.toml")
 install(DIRECTORY ${ringroad_source}/docs/grafana DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples

@@ -24,10 +24,6 @@ constexpr std::size_t kMostBoxes = 20000;
 
 constexpr PortRange kEveryPort{1, 65535};
 
-bool is_literal(const std::string& glob) noexcept {
-  return glob.find_first_of("*?[\\") == std::string::npos;
-}
-
 // Whether every name that `inner` (null: any name) matches is also matched by `outer`.
 bool covers(const std::string& outer, const std::string* inner) noexcept {
   if (outer == "*") {
@@ -41,6 +37,30 @@ bool covers_program(const Rule& rule, const std::string* inner) noexcept {
   return rule.programs.empty() ||
          std::any_of(rule.programs.begin(), rule.programs.end(),
                      [&](const std::string& glob) { return covers(glob, inner); });
+}
+
+// Whether the outer patterns let in each process that the inner ones do.
+template <typename Covers>
+bool all_covered(const std::vector<std::string>& outer, const std::vector<std::string>& inner,
+                 Covers covers_one) {
+  if (outer.empty()) return true;
+  return !inner.empty() && std::all_of(inner.begin(), inner.end(), [&](const std::string& narrow) {
+    return std::any_of(outer.begin(), outer.end(),
+                       [&](const std::string& wide) { return covers_one(wide, narrow); });
+  });
+}
+
+// Besides the program. One that is not known fits no pattern, so "*" covers a rule only that asks, too.
+bool covers_facts(const Rule& outer, const Rule& inner) {
+  const auto by_glob = [](const std::string& wide, const std::string& narrow) {
+    return covers(wide, &narrow);
+  };
+  const auto by_path = [](const std::string& wide, const std::string& narrow) {
+    return wide == narrow || (is_literal(narrow) && is_within(wide, narrow));
+  };
+  return all_covered(outer.comms, inner.comms, by_glob) && all_covered(outer.units, inner.units, by_glob) &&
+         all_covered(outer.cgroups, inner.cgroups, by_path) &&
+         all_covered(outer.labels, inner.labels, by_glob);
 }
 
 std::vector<PortRange> ports_of(const Rule& rule) {
@@ -139,6 +159,7 @@ std::vector<const Rule*> rules_covering(const std::vector<Rule>& rules, std::siz
   std::vector<Box> boxes = boxes_of(rules[index]);
   std::vector<const Rule*> covering;
   for (std::size_t i = 0; i < index && !boxes.empty(); ++i) {
+    if (!covers_facts(rules[i], rules[index])) continue;
     const Outcome outcome = subtract(rules[i], boxes);
     if (outcome == Outcome::kTooMany) {
       return {};

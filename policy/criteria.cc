@@ -11,6 +11,8 @@ namespace {
 constexpr std::size_t kLongestName = 63;
 constexpr std::size_t kLongestDevice = 63;  // IBV_SYSFS_NAME_MAX is 64 with the final zero
 constexpr std::int64_t kLargestPort = 65535;
+constexpr std::size_t kLongestComm = 15;  // TASK_COMM_LEN is 16 with the final zero
+constexpr std::string_view kCgroupMount = "/sys/fs/cgroup/";
 
 template <typename Number>
 std::optional<Number> whole_number(std::string_view text) noexcept {
@@ -60,6 +62,14 @@ std::string as_word(std::string_view text) {
     result.pop_back();
   }
   return result;
+}
+
+// What is compared is at most as long as the name of a file.
+bool check_length(std::string_view glob, std::string_view key, Complaint& complaint) {
+  if (glob.size() <= NAME_MAX && glob.find('\0') == std::string_view::npos) return true;
+  complaint = {"no " + std::string(key) + " can have such a name",
+               "it has at most " + std::to_string(NAME_MAX) + " bytes, and no zero byte"};
+  return false;
 }
 
 }  // namespace
@@ -176,6 +186,71 @@ bool check_glob(std::string_view glob, Complaint& complaint) {
     return false;
   }
   return true;
+}
+
+bool check_comm(std::string_view glob, Complaint& complaint) {
+  if (glob.empty()) {
+    complaint = {"an empty comm matches nothing", "leave \"comm\" out to match every process"};
+    return false;
+  }
+  if (is_literal(glob) && glob.size() > kLongestComm) {
+    complaint = {"comm " + in_quotes(glob) + " is longer than the " + std::to_string(kLongestComm) +
+                     " bytes that the kernel keeps",
+                 "write " + in_quotes(glob.substr(0, kLongestComm))};
+    return false;
+  }
+  return check_length(glob, "comm", complaint);
+}
+
+bool check_unit(std::string_view glob, Complaint& complaint) {
+  if (glob.empty()) {
+    complaint = {"an empty unit matches nothing", "leave \"unit\" out to match every process"};
+    return false;
+  }
+  if (glob.find('/') != std::string_view::npos) {
+    complaint = {"unit " + in_quotes(glob) + " is a path",
+                 "write the unit's name, such as \"mariadb.service\", or use \"cgroup\""};
+    return false;
+  }
+  const bool is_open = std::string_view("*?]").find(glob.back()) != std::string_view::npos;
+  if (!is_open && !glob.ends_with(".service") && !glob.ends_with(".scope") && !glob.ends_with(".slice")) {
+    complaint = {in_quotes(glob) + " is no service, scope or slice, and no process is in another unit",
+                 "write " + in_quotes(std::string(glob.substr(0, glob.rfind('.'))) + ".service")};
+    return false;
+  }
+  return check_length(glob, "unit", complaint);
+}
+
+bool check_cgroup(std::string_view glob, Complaint& complaint) {
+  const std::string text = "cgroup " + in_quotes(glob);
+  std::string better;
+  std::string_view rest = glob.starts_with(kCgroupMount) ? glob.substr(kCgroupMount.size()) : glob;
+  for (auto part = take_part(rest, "/"); !part.empty(); part = take_part(rest, "/")) {
+    if (!check_length(part, "cgroup", complaint)) return false;
+    better += "/" + std::string(part);
+  }
+  if (better.empty()) {
+    complaint = {text + " is that of every process", "leave \"cgroup\" out"};
+    return false;
+  }
+  if (better == glob) return true;
+  complaint = {text + (glob.starts_with(kCgroupMount) ? " is a path in the file system"
+                                                      : " is not a path as /proc/PID/cgroup has it"),
+               "write " + in_quotes(better)};
+  return false;
+}
+
+bool check_label(std::string_view glob, Complaint& complaint) {
+  if (glob.empty()) {
+    complaint = {"an empty label matches nothing", "leave \"label\" out to match every process"};
+    return false;
+  }
+  if (glob.find_first_of(kLabelSeparators) != std::string_view::npos) {
+    complaint = {"label " + in_quotes(glob) + " has a comma or a blank, which separate labels",
+                 R"(write each label by itself: label = ["app=mysql", "tier=db"])"};
+    return false;
+  }
+  return check_length(glob, "label", complaint);
 }
 
 bool check_name(std::string_view name, Complaint& complaint) {

@@ -22,6 +22,13 @@ std::optional<PortRange> port_from_number(std::int64_t number, Complaint& compla
 // A pattern that a base name can match.
 bool check_glob(std::string_view glob, Complaint& complaint);
 
+// A pattern that a process' comm can match, a part of a cgroup's path that is a unit of systemd, a whole
+// cgroup, and a label.
+bool check_comm(std::string_view glob, Complaint& complaint);
+bool check_unit(std::string_view glob, Complaint& complaint);
+bool check_cgroup(std::string_view glob, Complaint& complaint);
+bool check_label(std::string_view glob, Complaint& complaint);
+
 // Rule names stand in one column of `ringroad ss` and in metric labels.
 bool check_name(std::string_view name, Complaint& complaint);
 

@@ -51,9 +51,45 @@ std::string program_match(const Rule& rule, const Program& program) {
   return {};
 }
 
-Consideration consider(const Rule& rule, Role role, const Program& program, std::uint16_t port,
+template <typename Patterns>
+std::string quoted(const Patterns& patterns) {
+  return joined(patterns, [](const std::string& glob) { return "\"" + glob + "\""; });
+}
+
+// What the rule asks of the process and does not find there.
+void consider_process(const Rule& rule, const Process& process, Consideration& result) {
+  const auto mismatch = [&](Criterion criterion, bool is_known, std::string reason, const char* unknown) {
+    result.mismatches.push_back({criterion, is_known ? std::move(reason) : std::string(unknown)});
+  };
+  const std::string cgroup(process.cgroup);
+  result.program = program_match(rule, process.program);
+  if (!rule.programs.empty() && result.program.empty()) {
+    mismatch(Criterion::kProgram, true,
+             "program " + names_of(process.program) + " is not like " + quoted(rule.programs), "");
+  }
+  if (!rule.comm_matches(process.comm)) {
+    mismatch(Criterion::kComm, !process.comm.empty(),
+             "comm \"" + std::string(process.comm) + "\" is not like " + quoted(rule.comms),
+             "the comm is not known");
+  }
+  if (!rule.unit_matches(process.cgroup)) {
+    mismatch(Criterion::kUnit, !cgroup.empty(),
+             "cgroup " + cgroup + " is in no unit like " + quoted(rule.units), "the cgroup is not known");
+  }
+  if (!rule.cgroup_matches(process.cgroup)) {
+    mismatch(Criterion::kCgroup, !cgroup.empty(), "cgroup " + cgroup + " is not in " + quoted(rule.cgroups),
+             "the cgroup is not known");
+  }
+  if (!rule.label_matches(process.labels)) {
+    mismatch(Criterion::kLabel, !process.labels.empty(),
+             "none of the labels \"" + std::string(process.labels) + "\" is like " + quoted(rule.labels),
+             "there are no labels");
+  }
+}
+
+Consideration consider(const Rule& rule, Role role, const Process& process, std::uint16_t port,
                        const Address& remote) {
-  Consideration result{&rule.settings, {}, program_match(rule, program)};
+  Consideration result{&rule.settings, {}, {}};
   if (!rule.role_matches(role)) {
     const Role other = role == Role::kConnect ? Role::kAccept : Role::kConnect;
     result.mismatches.push_back({Criterion::kRole, "role " + std::string(to_string(role)) +
@@ -72,12 +108,7 @@ Consideration consider(const Rule& rule, Role role, const Program& program, std:
          whose + std::to_string(port) + " is not in " +
              joined(rule.ports, [](const PortRange& range) { return range.to_string(); })});
   }
-  if (!rule.programs.empty() && result.program.empty()) {
-    result.mismatches.push_back(
-        {Criterion::kProgram,
-         "program " + names_of(program) + " is not like " +
-             joined(rule.programs, [](const std::string& glob) { return "\"" + glob + "\""; })});
-  }
+  consider_process(rule, process, result);
   return result;
 }
 
@@ -93,6 +124,14 @@ std::string_view to_string(Criterion criterion) noexcept {
       return "port";
     case Criterion::kProgram:
       return "program";
+    case Criterion::kComm:
+      return "comm";
+    case Criterion::kUnit:
+      return "unit";
+    case Criterion::kCgroup:
+      return "cgroup";
+    case Criterion::kLabel:
+      return "label";
   }
   return "";
 }
@@ -106,24 +145,24 @@ Policy::Policy(std::vector<Rule> rules, Limits limits, std::vector<Error> warnin
 
 Policy::~Policy() = default;
 
-const Settings* Policy::match(Role role, const Program& program, const Endpoint& local,
+const Settings* Policy::match(Role role, const Process& process, const Endpoint& local,
                               const Endpoint& remote) const noexcept {
   const std::uint16_t port = service_port(role, local, remote);
   for (const Rule& rule : rules_) {
     if (rule.role_matches(role) && rule.port_matches(port) && rule.subnet_matches(remote.addr) &&
-        rule.program_matches(program)) {
+        rule.process_matches(process)) {
       return &rule.settings;
     }
   }
   return nullptr;
 }
 
-Reach Policy::reach(Role role, const Program& program,
+Reach Policy::reach(Role role, const Process& process,
                     std::uint16_t service_port) const noexcept {
   Reach result;
   for (const Rule& rule : rules_) {
     if (!rule.role_matches(role) || !rule.port_matches(service_port) ||
-        !rule.program_matches(program)) {
+        !rule.process_matches(process)) {
       continue;
     }
     const Via via = rule.settings.via;
@@ -133,12 +172,12 @@ Reach Policy::reach(Role role, const Program& program,
   return result;
 }
 
-Explanation Policy::explain(Role role, const Program& program, const Endpoint& local,
+Explanation Policy::explain(Role role, const Process& process, const Endpoint& local,
                             const Endpoint& remote) const {
   const std::uint16_t port = service_port(role, local, remote);
   Explanation result;
   for (const Rule& rule : rules_) {
-    result.considered.push_back(consider(rule, role, program, port, remote.addr));
+    result.considered.push_back(consider(rule, role, process, port, remote.addr));
     if (result.considered.back().matches()) {
       result.decision = &rule.settings;
       break;
@@ -146,6 +185,19 @@ Explanation Policy::explain(Role role, const Program& program, const Endpoint& l
   }
   result.not_considered = rules_.size() - result.considered.size();
   return result;
+}
+
+std::vector<Consideration> Policy::explain_process(const Process& process) const {
+  std::vector<Consideration> result;
+  for (const Rule& rule : rules_) {
+    result.push_back({&rule.settings, {}, {}});
+    consider_process(rule, process, result.back());
+  }
+  return result;
+}
+
+bool Policy::asks_for_facts() const noexcept {
+  return std::any_of(rules_.begin(), rules_.end(), [](const Rule& rule) { return rule.asks_for_facts(); });
 }
 
 std::vector<Error> Policy::warnings() const {

@@ -4,7 +4,7 @@
 //
 //   LoadResult loaded = Policy::load_default(value_of_RINGROAD_POLICY);
 //   if (!loaded) { log every to_string(loaded.errors[i]); keep the policy you had }
-//   const Settings* rule = loaded.policy->match(Role::kConnect, program, local, remote);
+//   const Settings* rule = loaded.policy->match(Role::kConnect, process, local, remote);
 //   if (rule == nullptr || rule->via == Via::kTcp) { leave the connection alone }
 //
 // The file format is described in docs/policy.md.
@@ -18,7 +18,7 @@
 
 #include "policy/error.h"
 #include "policy/prefix.h"
-#include "policy/program.h"
+#include "policy/process.h"
 #include "policy/settings.h"
 #include "rsocket-core/net/endpoint.h"
 #include "rsocket-core/net/role.h"
@@ -41,7 +41,7 @@ struct LoadResult {
   explicit operator bool() const noexcept { return policy != nullptr; }
 };
 
-enum class Criterion : std::uint8_t { kRole, kSubnet, kPort, kProgram };
+enum class Criterion : std::uint8_t { kRole, kSubnet, kPort, kProgram, kComm, kUnit, kCgroup, kLabel };
 std::string_view to_string(Criterion criterion) noexcept;
 
 struct Mismatch {
@@ -93,20 +93,26 @@ class Policy {
   Policy(const Policy&) = delete;
   Policy& operator=(const Policy&) = delete;
 
-  // The first rule that matches, or null: stay on TCP. A rule's `program` is compared with both
-  // names of the program. The rule's port is compared with the service's port: remote for
-  // kConnect, local for kAccept. A rule may itself say Via::kTcp.
-  const Settings* match(Role role, const Program& program, const Endpoint& local,
+  // The first rule that matches, or null: stay on TCP. A rule's `program` is compared with both names of the
+  // program; none that asks for an unknown fact matches. The rule's port is compared with the service's port:
+  // remote for kConnect, local for kAccept. A rule may itself say Via::kTcp.
+  const Settings* match(Role role, const Process& process, const Endpoint& local,
                         const Endpoint& remote) const noexcept;
 
   // What match() could answer for some connection whose addresses are not known yet, but whose
   // service port is: what a listener has to be prepared for. An upper bound; rule order is not
   // looked at.
-  Reach reach(Role role, const Program& program, std::uint16_t service_port) const noexcept;
+  Reach reach(Role role, const Process& process, std::uint16_t service_port) const noexcept;
 
   // The same decision with the reasons that led to it.
-  Explanation explain(Role role, const Program& program, const Endpoint& local,
+  Explanation explain(Role role, const Process& process, const Endpoint& local,
                       const Endpoint& remote) const;
+
+  // What each rule asks of the process, and whether it is so; ports, subnets and roles are not looked at.
+  std::vector<Consideration> explain_process(const Process& process) const;
+
+  // Whether some rule asks for what has to be read from /proc: comm or cgroup.
+  bool asks_for_facts() const noexcept;
 
   // What is valid but probably not meant: keys without effect, and rules that can never match
   // because earlier rules cover them. Costs more than loading; meant for `ringroad policy check`.

@@ -7,6 +7,27 @@
 #include <climits>
 
 namespace ringroad::policy {
+namespace {
+
+bool is_name(std::string_view text) noexcept {
+  return text.size() <= NAME_MAX && text.find('\0') == std::string_view::npos;
+}
+
+bool fits(std::string_view pattern, std::string_view name, int flags) noexcept {
+  char terminated[2][NAME_MAX + 1];
+  if (!is_name(pattern) || !is_name(name)) {
+    return false;
+  }
+  terminated[0][pattern.copy(terminated[0], pattern.size())] = '\0';
+  terminated[1][name.copy(terminated[1], name.size())] = '\0';
+  // fnmatch sets errno when a name is not text in the host's locale.
+  const int saved_errno = errno;
+  const bool matched = fnmatch(terminated[0], terminated[1], flags) == 0;
+  errno = saved_errno;
+  return matched;
+}
+
+}  // namespace
 
 std::string PortRange::to_string() const {
   return first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last);
@@ -31,18 +52,59 @@ bool Rule::program_matches(const Program& program) const noexcept {
          });
 }
 
-bool glob_matches(const std::string& pattern, std::string_view name) noexcept {
-  char terminated[NAME_MAX + 1];
-  if (name.size() > NAME_MAX || name.find('\0') != std::string_view::npos) {
-    return false;
+bool Rule::comm_matches(std::string_view comm) const noexcept {
+  return comms.empty() || (!comm.empty() && std::any_of(comms.begin(), comms.end(),
+                                                        [&](const std::string& pattern) {
+                                                          return glob_matches(pattern, comm);
+                                                        }));
+}
+
+bool Rule::unit_matches(std::string_view cgroup) const noexcept {
+  if (units.empty()) return true;
+  for (auto part = take_part(cgroup, "/"); !part.empty(); part = take_part(cgroup, "/")) {
+    if (std::any_of(units.begin(), units.end(),
+                    [&](const std::string& pattern) { return fits(pattern, part, FNM_NOESCAPE); })) {
+      return true;
+    }
   }
-  name.copy(terminated, name.size());
-  terminated[name.size()] = '\0';
-  // fnmatch sets errno when a name is not text in the host's locale.
-  const int saved_errno = errno;
-  const bool matched = fnmatch(pattern.c_str(), terminated, 0) == 0;
-  errno = saved_errno;
-  return matched;
+  return false;
+}
+
+bool Rule::cgroup_matches(std::string_view cgroup) const noexcept {
+  return cgroups.empty() || std::any_of(cgroups.begin(), cgroups.end(), [&](const std::string& pattern) {
+           return is_within(pattern, cgroup);
+         });
+}
+
+bool Rule::label_matches(std::string_view all_labels) const noexcept {
+  if (labels.empty()) return true;
+  for (auto label = take_part(all_labels, kLabelSeparators); !label.empty();
+       label = take_part(all_labels, kLabelSeparators)) {
+    if (std::any_of(labels.begin(), labels.end(),
+                    [&](const std::string& pattern) { return glob_matches(pattern, label); })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Rule::process_matches(const Process& process) const noexcept {
+  return program_matches(process.program) && comm_matches(process.comm) && unit_matches(process.cgroup) &&
+         cgroup_matches(process.cgroup) && label_matches(process.labels);
+}
+
+bool glob_matches(std::string_view pattern, std::string_view name) noexcept { return fits(pattern, name, 0); }
+
+bool is_within(std::string_view pattern, std::string_view cgroup) noexcept {
+  for (auto part = take_part(pattern, "/"); !part.empty(); part = take_part(pattern, "/")) {
+    const std::string_view name = take_part(cgroup, "/");
+    if (name.empty() || !fits(part, name, FNM_NOESCAPE)) return false;
+  }
+  return true;
+}
+
+bool is_literal(std::string_view pattern) noexcept {
+  return pattern.find_first_of("*?[\\") == std::string_view::npos;
 }
 
 }  // namespace ringroad::policy

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "policy/prefix.h"
-#include "policy/program.h"
+#include "policy/process.h"
 #include "policy/settings.h"
 
 namespace ringroad::policy {
@@ -30,7 +30,12 @@ struct Rule {
   Roles roles = kAnyRole;
   std::vector<Prefix> subnets;        // never empty
   std::vector<PortRange> ports;       // empty: every port
-  std::vector<std::string> programs;  // fnmatch(3) patterns; empty: every program
+  // fnmatch(3) patterns, of which one has to fit; none: every process.
+  std::vector<std::string> programs;
+  std::vector<std::string> comms;
+  std::vector<std::string> units;    // fits a part of the cgroup's path; '\\' stands for itself
+  std::vector<std::string> cgroups;  // fits the first parts of it, one by one; the same
+  std::vector<std::string> labels;
 
   std::uint32_t column = 1;  // of the rule's header, with settings.line
 
@@ -38,9 +43,24 @@ struct Rule {
   bool subnet_matches(const Address& remote) const noexcept;
   bool port_matches(std::uint16_t service_port) const noexcept;
   bool program_matches(const Program& program) const noexcept;
+  bool comm_matches(std::string_view comm) const noexcept;
+  bool unit_matches(std::string_view cgroup) const noexcept;
+  bool cgroup_matches(std::string_view cgroup) const noexcept;
+  bool label_matches(std::string_view all_labels) const noexcept;
+  // All of these.
+  bool process_matches(const Process& process) const noexcept;
+  // Whether it asks for a fact that has to be read from /proc.
+  bool asks_for_facts() const noexcept { return !(comms.empty() && units.empty() && cgroups.empty()); }
+  bool asks_for_process() const noexcept {
+    return asks_for_facts() || !programs.empty() || !labels.empty();
+  }
 };
 
 // False too for a name that no file can have (longer than NAME_MAX or with a zero byte).
-bool glob_matches(const std::string& pattern, std::string_view name) noexcept;
+bool glob_matches(std::string_view pattern, std::string_view name) noexcept;
+// Whether `cgroup` is what the pattern describes, or below that: "/system.slice/*" is each unit there.
+bool is_within(std::string_view pattern, std::string_view cgroup) noexcept;
+// Whether the pattern fits one text only, itself.
+bool is_literal(std::string_view pattern) noexcept;
 
 }  // namespace ringroad::policy

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "policy/criteria.h"
 #include "policy/key_file.h"
@@ -45,6 +46,10 @@ class RuleReader {
   void read_subnet(const Value& value);
   void read_port(const Value& value);
   void read_program(const Value& value);
+  void read_comm(const Value& value);
+  void read_unit(const Value& value);
+  void read_cgroup(const Value& value);
+  void read_label(const Value& value);
   void read_role(const Value& value);
   void read_via(const Value& value);
   void read_device(const Value& value);
@@ -60,6 +65,8 @@ class RuleReader {
  private:
   template <typename Read>
   void read_list(const Value& value, std::string_view key, std::string_view if_empty, Read read);
+  void read_patterns(const Value& value, std::string_view key, const char* example,
+                     bool (*check)(std::string_view, Complaint&), std::vector<std::string>& patterns);
   void warn_of_useless_keys();
 
   const Value& table_;
@@ -73,11 +80,15 @@ struct Key {
   void (RuleReader::*read)(const Value&);
 };
 
-constexpr std::array<Key, 15> kKeys = {{
+constexpr std::array<Key, 19> kKeys = {{
     {"name", &RuleReader::read_name},
     {"subnet", &RuleReader::read_subnet},
     {"port", &RuleReader::read_port},
     {"program", &RuleReader::read_program},
+    {"comm", &RuleReader::read_comm},
+    {"unit", &RuleReader::read_unit},
+    {"cgroup", &RuleReader::read_cgroup},
+    {"label", &RuleReader::read_label},
     {"role", &RuleReader::read_role},
     {"via", &RuleReader::read_via},
     {"device", &RuleReader::read_device},
@@ -197,18 +208,41 @@ void RuleReader::read_port(const Value& value) {
   });
 }
 
-void RuleReader::read_program(const Value& value) {
-  read_list(value, "program", "leave it out to match every program", [this](const Value& item) {
+void RuleReader::read_patterns(const Value& value, std::string_view key, const char* example,
+                               bool (*check)(std::string_view, Complaint&),
+                               std::vector<std::string>& patterns) {
+  const std::string all = key == "program" ? "program" : "process";
+  read_list(value, key, "leave it out to match every " + all, [&](const Value& item) {
     Complaint complaint;
-    if (!expect_string(item, "program", R"(program = "mariadbd")", report_)) {
+    if (!expect_string(item, key, example, report_)) {
       return;
     }
-    if (check_glob(item.string, complaint)) {
-      rule_.programs.push_back(item.string);
+    if (check(item.string, complaint)) {
+      patterns.push_back(item.string);
     } else {
       report_.error(item.at, std::move(complaint));
     }
   });
+}
+
+void RuleReader::read_program(const Value& value) {
+  read_patterns(value, "program", R"(program = "mariadbd")", check_glob, rule_.programs);
+}
+
+void RuleReader::read_comm(const Value& value) {
+  read_patterns(value, "comm", R"(comm = "mariadbd")", check_comm, rule_.comms);
+}
+
+void RuleReader::read_unit(const Value& value) {
+  read_patterns(value, "unit", R"(unit = "mariadb.service")", check_unit, rule_.units);
+}
+
+void RuleReader::read_cgroup(const Value& value) {
+  read_patterns(value, "cgroup", R"(cgroup = "/kubepods.slice")", check_cgroup, rule_.cgroups);
+}
+
+void RuleReader::read_label(const Value& value) {
+  read_patterns(value, "label", R"(label = "app=mysql")", check_label, rule_.labels);
 }
 
 void RuleReader::read_role(const Value& value) {

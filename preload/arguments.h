@@ -2,15 +2,17 @@
 //
 // Lengths are judged as the kernel judges them. Of addresses only those that no program has are known
 // at no cost; where a call names more than it could ever move, each page is asked for. Any other address
-// that cannot be read ends the program with SIGSEGV, as it would in libc.
+// is found by the copy that faults (rsocket-core/base/faults.h).
 #pragma once
 
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/stream/stream.h"
 
 namespace ringroad::preload::arguments {
@@ -29,9 +31,13 @@ inline bool is_nowhere(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address) + kPage < 2 * kPage;
 #endif
 }
-// The same of what may be left out.
-inline bool is_wrong(const void* address) noexcept {
-  return address != nullptr && is_nowhere(address);
+// Whether what may be left out cannot be read. REQUIRES: fault_handler::install().
+inline bool is_wrong(const void* address, std::size_t bytes) noexcept {
+  return address != nullptr && !faults::can_read(address, bytes);
+}
+inline bool is_wrong(const sigset_t* mask) noexcept {
+  constexpr std::size_t kKernels = 8;  // what the kernel reads of a set of signals
+  return is_wrong(mask, kKernels);
 }
 // Whether a call of `n` bytes at `buffer` needs a closer look.
 inline bool is_odd(const void* buffer, std::size_t n) noexcept {

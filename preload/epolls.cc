@@ -16,11 +16,11 @@
 #include <string_view>
 #include <vector>
 
-#include "preload/arguments.h"
 #include "preload/cancellation.h"
 #include "preload/epoll_marks.h"
 #include "preload/process_state.h"
 #include "rsocket-core/agent/agent.h"
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/reserved_fds.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/unmanaged_waiters.h"
@@ -249,7 +249,7 @@ bool control(int epfd, int op, int fd, const SocketRef& socket, const epoll_even
              int& result) noexcept {
   Stream& stream = *socket.stream();
   const bool wants_event = op == EPOLL_CTL_ADD || op == EPOLL_CTL_MOD;
-  if (wants_event && arguments::is_nowhere(event)) return false;
+  if (wants_event && !faults::can_read(event, sizeof *event)) return false;
   if (stream.in_epoll_sets().load(std::memory_order_relaxed) != 0) known_by_another_number(epfd);
   const SocketRef instance = fd_table::find(epfd);
   EpollSet* known = instance.epoll();

@@ -11,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "preload/fault_handler.h"
 #include "preload/process_state.h"
 #include "rsocket-core/base/sys.h"
 
@@ -75,6 +76,7 @@ constinit EndEntry* end_of_stale_entries = nullptr;
 
 // With the table locked, before the number is in it.
 void note_managed(int fd) noexcept {
+  fault_handler::install();
   raise_highest(fd);
   if (fd < lowest.load(std::memory_order_relaxed)) lowest.store(fd, std::memory_order_relaxed);
 }

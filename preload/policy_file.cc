@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "preload/process_facts.h"
 #include "rsocket-core/base/above_limit.h"
 #include "rsocket-core/base/sys.h"
 
@@ -96,6 +97,7 @@ Outcome read_policy() {
   {
     const sys::DescriptorTurn turn;  // opens files, under low numbers
     loaded = policy::Policy::load_default(named_by_environment);
+    if (loaded && loaded.policy->asks_for_facts()) process_facts::read_once();
   }
   Versions versions = versions_of(all_paths(loaded ? loaded.policy.get() : current()));
   if (!std::equal(before.begin(), before.end(), versions.begin())) {

@@ -3,14 +3,12 @@
 #include <cstdint>
 
 #include "preload/policy_file.h"
+#include "preload/process_facts.h"
 #include "preload/process_state.h"
 #include "preload/text.h"
 
 namespace ringroad::preload::policy_lookup {
 namespace {
-
-const char* program_name = "unknown";
-const char* called_name = "";
 
 // The rule that was found last for either role, and what is the same for each connection that it is found
 // for.
@@ -32,18 +30,13 @@ const policy::Settings* rule_for(Role role, const Endpoint& local,
   Found& last = found[connects ? 0 : 1];
   if (last.policy != policy || last.port != port || last.remote != remote.addr) {
     const policy::Settings* rule =
-        policy->match(role, policy::Program(program_name, called_name), local, remote);
+        policy->match(role, process_facts::current(), local, remote);
     last = {policy, rule, remote.addr, port};
   }
   return last.rule;
 }
 
 }  // namespace
-
-void set_program(const char* program, const char* called) noexcept {
-  program_name = program;
-  called_name = called;
-}
 
 const policy::Settings* rule_of(Role role, const Endpoint& local,
                                 const Endpoint& remote) noexcept {
@@ -74,8 +67,7 @@ bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept {
   via_shm = via_rdma = false;
   const policy::Policy* policy = policy_file::current();
   if (policy == nullptr) return false;
-  const policy::Reach reach = policy->reach(
-      Role::kAccept, policy::Program(program_name, called_name), local.port);
+  const policy::Reach reach = policy->reach(Role::kAccept, process_facts::current(), local.port);
   via_shm = reach.shm;
   via_rdma = reach.rdma;
   return via_shm || via_rdma;

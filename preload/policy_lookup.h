@@ -1,6 +1,6 @@
 // What the policy says of a connection or a listener of this program.
 //
-// Thread rule: any thread at any time after set_program().
+// Thread rule: any thread at any time after process_facts::set_names().
 #pragma once
 
 #include "policy/settings.h"
@@ -8,9 +8,6 @@
 #include "rsocket-core/stream/stream.h"
 
 namespace ringroad::preload::policy_lookup {
-
-// Once: the executable file's base name, and that of argv[0]. Both are kept.
-void set_program(const char* program, const char* called) noexcept;
 
 // The rule for a connection; null: stay on TCP. It lives as long as the process. Of the local
 // address, the port of an accepted one is looked at.

@@ -20,7 +20,7 @@
 #include "preload/jumps.h"
 #include "preload/log.h"
 #include "preload/policy_loading.h"
-#include "preload/policy_lookup.h"
+#include "preload/process_facts.h"
 #include "preload/process_state.h"
 #include "preload/process_stats.h"
 #include "preload/socket_lifecycle.h"
@@ -37,6 +37,7 @@ struct Environment {
   char log[1024] = {};
   char log_level[16] = {};
   char directory[200] = {};
+  char labels[4096] = {};
   bool disabled = false;
 };
 
@@ -45,6 +46,7 @@ char program[64] = "unknown";  // the executable file's base name
 char called[64] = "";          // argv[0]'s
 Mutex start_mutex RR_RANK(start);
 std::atomic<bool> started{false};
+std::atomic<bool> handlers_registered{false};
 thread_local bool fork_holds_start = false;  // the lock of the start, over the fork
 
 void find_program_name() noexcept {
@@ -63,9 +65,21 @@ control::Mode first_mode() noexcept {
   return own == nullptr ? control::Mode::kAuto : static_cast<control::Mode>(own->mode_before_exec());
 }
 
+// At the start, not when the library is loaded: handlers that come later run earlier before a fork, and an
+// allocator of the program's that registers its own must not be locked yet when ours run.
+// Without the lock of the start: up to glibc 2.35 this waits for the end of a fork, whose handlers want it.
+// So two threads may both register, and a child whose parent was about to registers again: a handler that
+// runs twice for a fork does nothing the second time.
+void register_fork_handlers() noexcept {
+  if (handlers_registered.load(std::memory_order_acquire)) return;
+  pthread_atfork(fork_exec::before_fork, fork_exec::after_fork_parent, fork_exec::after_fork_child);
+  handlers_registered.store(true, std::memory_order_release);
+}
+
 void start() noexcept {
   find_program_name();
-  policy_lookup::set_program(program, called);
+  process_facts::set_names(program, called);
+  process_facts::set_labels(environment.labels);
   process_stats::set_up(environment.directory, program);
   process_state::watch_for_copies();
   process_state::claim_memory();
@@ -74,9 +88,6 @@ void start() noexcept {
     if (policy_loading::load(environment.policy) != policy_loading::Loaded::kLetsOff) return;
     fd_table::set_end_of_stale_entries(socket_lifecycle::take_out_closed);
     const control::Mode mode = first_mode();
-    // Here, not when the library is loaded: handlers that come later run earlier before a fork, and an
-    // allocator of the program's that registers its own must not be locked yet when ours run.
-    pthread_atfork(fork_exec::before_fork, fork_exec::after_fork_parent, fork_exec::after_fork_child);
     set_sleep({cancellation::ppoll, cancellation::held_ppoll, cancellation::futex_wait,
                cancellation::held_futex_wait});
     process_state::set_agent(new Agent(agent_host, mode));
@@ -132,6 +143,7 @@ void capture(const char* argv0) noexcept {
   copy_text(environment.policy, sizeof environment.policy, std::getenv("RINGROAD_POLICY"));
   copy_text(environment.log, sizeof environment.log, std::getenv("RINGROAD_LOG"));
   copy_text(environment.log_level, sizeof environment.log_level, std::getenv("RINGROAD_LOG_LEVEL"));
+  copy_text(environment.labels, sizeof environment.labels, std::getenv("RINGROAD_LABELS"));
   const char* directory = std::getenv("RINGROAD_RUNTIME_DIR");
   copy_text(environment.directory, sizeof environment.directory,
             directory == nullptr || *directory == '\0' ? stats::kDefaultDirectory : directory);
@@ -142,6 +154,7 @@ Agent* agent() noexcept {
   if (!started.load(std::memory_order_acquire)) {
     if (signals::thread_state.in_handler) return nullptr;  // the next call outside of one starts
     const int saved = errno;
+    register_fork_handlers();
     MutexLock lock(start_mutex);
     if (!started.load(std::memory_order_relaxed)) {
       start();

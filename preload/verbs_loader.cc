@@ -9,6 +9,7 @@
 #include "preload/log.h"
 #include "rsocket-core/agent/agent.h"
 #include "rsocket-core/base/above_limit.h"
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/reserved_fds.h"
 #include "rsocket-core/base/sys.h"
 
@@ -44,6 +45,7 @@ Transport* load_verbs(TransportEvents& events, Reason& why) noexcept {
     return high;
   };
   host.release_fd = [](int fd) noexcept { reserved_fds::unmark(fd); };
+  host.recover_also_by = faults::recover_also_by;
   Transport* transport = entry(host, &why);
   if (transport == nullptr && std::exchange(told, why) != why) {
     log::write(log::Level::kWarn, reason_text(why));

@@ -7,7 +7,6 @@
 #include <cerrno>
 
 #include "preload/absent.h"
-#include "preload/arguments.h"
 #include "preload/cancellation.h"
 #include "preload/deferred_stream.h"
 #include "preload/epoll_marks.h"
@@ -21,6 +20,7 @@
 #include "preload/real.h"
 #include "preload/seen_options.h"
 #include "preload/socket_lifecycle.h"
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/reserved_fds.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/base/threads.h"
@@ -112,9 +112,9 @@ int disconnect(int fd, Stream& stream, const sockaddr* addr, socklen_t len) {
 
 RR_NOINLINE int watched_connect(int fd, const sockaddr* addr, socklen_t len) {
   SocketRef socket = socket_lifecycle::find(fd);
-  const bool readable = !arguments::is_nowhere(addr) && len >= sizeof addr->sa_family &&
-                        len <= sizeof(sockaddr_storage);
-  if (socket.stream() != nullptr && readable && addr->sa_family == AF_UNSPEC) {
+  const bool has_family = len >= sizeof addr->sa_family && len <= sizeof(sockaddr_storage);
+  if (socket.stream() != nullptr && has_family && faults::can_read(addr, len) &&
+      addr->sa_family == AF_UNSPEC) {
     return disconnect(fd, *socket.stream(), addr, len);
   }
   const unsigned forks = process_state::forks();
@@ -175,7 +175,8 @@ RR_NOINLINE int watched_accept4(int fd, sockaddr* addr, socklen_t* len, int flag
     addr = reinterpret_cast<sockaddr*>(&own);
     len = &own_length;
   }
-  const socklen_t room = ours && addr != nullptr && !arguments::is_nowhere(len) ? *len : 0;
+  socklen_t room = 0;
+  if (ours && addr != nullptr && !faults::load(room, len)) room = 0;
   const int result =
       fd_room::with_room([&] { return cancellation::caught(real().accept4, fd, addr, len, flags); });
   if (result >= 0 && ours) {

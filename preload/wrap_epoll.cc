@@ -157,7 +157,10 @@ RR_NOINLINE int epoll_pwait2_anywhere(int epfd, epoll_event* events, int max,
     return cancellation::caught(real().epoll_pwait2, epfd, events, max, timeout, mask);
   };
   std::int64_t unused;
-  if (arguments::is_wrong(timeout) || !deadline_from(timeout, unused)) return in_kernel();
+  const bool looks = !fd_table::none_managed();
+  if (looks && (arguments::is_wrong(timeout, sizeof *timeout) || !deadline_from(timeout, unused))) {
+    return in_kernel();
+  }
   const auto deadline = [&] {
     std::int64_t out;
     deadline_from(timeout, out);

@@ -15,6 +15,7 @@
 #include "preload/fd_table.h"
 #include "preload/real.h"
 #include "preload/stream_target.h"
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/sys.h"
 
 using namespace ringroad;
@@ -27,7 +28,8 @@ namespace {
 enum class Origin : std::uint8_t { kPlainFile, kKernels, kRefused };
 Origin origin_of(int fd, const off_t* offset) noexcept {
   struct stat status;
-  if (arguments::is_wrong(offset) || (offset != nullptr && *offset < 0) ||
+  off_t at = 0;
+  if ((offset != nullptr && !faults::load(at, offset)) || at < 0 ||
       sys::call(SYS_fstat, fd, &status) != 0) {
     return Origin::kRefused;
   }
@@ -75,10 +77,11 @@ ssize_t send_file(Stream& stream, int in, off_t* offset, size_t n) {
     at += sent;
     if (sent < got) break;
   }
-  if (offset != nullptr) {
-    *offset = at;
-  } else {
+  if (offset == nullptr) {
     sys::call(SYS_lseek, in, at, SEEK_SET);
+  } else if (!faults::store(offset, at)) {
+    errno = EFAULT;  // as the kernel has it, the bytes are gone
+    return -1;
   }
   return static_cast<ssize_t>(done);
 }

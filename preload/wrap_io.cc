@@ -18,6 +18,7 @@
 #include "preload/real.h"
 #include "preload/socket_lifecycle.h"
 #include "preload/stream_target.h"
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/stream_fastpath.h"
 
@@ -43,7 +44,8 @@ constexpr Reason special(int flags, int known) noexcept {
 }
 
 bool valid_vectors(const iovec* iov, std::size_t count) noexcept {
-  return count <= 1024 && (count == 0 || !arguments::is_nowhere(iov));  // IOV_MAX; else the kernel says why
+  constexpr std::size_t kMost = 1024;  // IOV_MAX; else the kernel says why
+  return count <= kMost && faults::can_read(iov, count * sizeof *iov);
 }
 
 // What the kernel looks at before it knows that TCP needs no address, and refuses. `sends`: it reads the
@@ -54,15 +56,19 @@ bool refuses_address(const void* address, socklen_t length, bool sends) noexcept
 }
 
 bool valid_message(const msghdr* msg, bool sends) noexcept {
-  return !arguments::is_nowhere(msg) && !refuses_address(msg->msg_name, msg->msg_namelen, sends) &&
+  return faults::can_read(msg, sizeof *msg) && !refuses_address(msg->msg_name, msg->msg_namelen, sends) &&
          valid_vectors(msg->msg_iov, msg->msg_iovlen);
 }
 
 // A descriptor in a Unix-socket message: the receiver needs a socket that the kernel serves.
 void hand_over_rights(const msghdr* msg) noexcept {
-  if (arguments::is_nowhere(msg) || arguments::is_nowhere(msg->msg_control)) return;
+  if (!faults::can_read(msg, sizeof *msg) || msg->msg_control == nullptr) return;
+  if (!faults::can_read(msg->msg_control, msg->msg_controllen)) return;
   auto* header = const_cast<msghdr*>(msg);
+  const char* const end = static_cast<const char*>(msg->msg_control) + msg->msg_controllen;
   for (cmsghdr* c = CMSG_FIRSTHDR(header); c != nullptr; c = CMSG_NXTHDR(header, c)) {
+    const auto room = static_cast<std::size_t>(end - reinterpret_cast<const char*>(c));
+    if (c->cmsg_len < sizeof *c || c->cmsg_len > room) return;  // the kernel refuses the whole
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
@@ -82,9 +88,24 @@ void tell_unread(int unread, msghdr* msg) noexcept {
   if (room < sizeof(cmsghdr)) return;
   const std::size_t length = std::min(room, CMSG_LEN(sizeof unread));
   const cmsghdr header{length, IPPROTO_TCP, TCP_CM_INQ};
-  std::memcpy(msg->msg_control, &header, sizeof header);
-  std::memcpy(static_cast<char*>(msg->msg_control) + CMSG_LEN(0), &unread, length - CMSG_LEN(0));
+  unsigned char whole[CMSG_LEN(sizeof unread)];
+  std::memcpy(whole, &header, sizeof header);
+  std::memcpy(whole + CMSG_LEN(0), &unread, sizeof unread);
+  if (!faults::copy_apart(msg->msg_control, whole, length)) return;
   msg->msg_controllen = std::min(room, CMSG_SPACE(sizeof unread));
+}
+
+// What recvmsg() tells beside the bytes, which are gone, as the kernel has it, where there is no place for
+// that.
+ssize_t tell_of_message(Stream& stream, msghdr* msg, int flags, ssize_t result) noexcept {
+  if (!faults::can_write(msg, sizeof *msg)) {
+    errno = EFAULT;
+    return -1;
+  }
+  if (msg->msg_name != nullptr) msg->msg_namelen = 0;
+  msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
+  tell_unread(stream.unread_to_tell(), msg);
+  return result;
 }
 
 // ---- Calls on what is managed. They may end in the unwinding of the thread's stack.
@@ -177,12 +198,18 @@ RR_NOINLINE ssize_t stream_recvfrom(int fd, void* buf, size_t n, int flags, sock
         const ssize_t result = recv_buffer(stream, buf, n, flags, Judged::kMovable);
         if (result < 0 || addr == nullptr) return result;
         // As the kernel has it, the bytes are gone.
-        if (arguments::is_nowhere(len) || static_cast<int>(*len) < 0) {
-          errno = arguments::is_nowhere(len) ? EFAULT : EINVAL;
-          return -1;
+        int room = 0;
+        constexpr socklen_t kNoAddress = 0;  // as TCP has it
+        if (!faults::load(room, len)) {
+          errno = EFAULT;
+        } else if (room < 0) {
+          errno = EINVAL;
+        } else if (!faults::store(len, kNoAddress)) {
+          errno = EFAULT;
+        } else {
+          return result;
         }
-        *len = 0;  // as TCP has it: no address
-        return result;
+        return -1;
       });
 }
 
@@ -196,12 +223,7 @@ RR_NOINLINE ssize_t stream_recvmsg(int fd, msghdr* msg, int flags) {
         const ssize_t result = arguments::is_odd(msg->msg_iov, count, total)
                                    ? arguments::recv_odd(stream, msg->msg_iov, count, flags)
                                    : stream.recv(msg->msg_iov, count, flags);
-        if (result >= 0) {
-          if (msg->msg_name != nullptr) msg->msg_namelen = 0;
-          msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
-          tell_unread(stream.unread_to_tell(), msg);
-        }
-        return result;
+        return result < 0 ? result : tell_of_message(stream, msg, flags, result);
       });
 }
 
@@ -249,7 +271,7 @@ RR_NOINLINE ssize_t stream_sendto(int fd, const void* buf, size_t n, int flags,
 }
 
 RR_NOINLINE ssize_t stream_sendmsg(int fd, const msghdr* msg, int flags) {
-  const bool controls = !arguments::is_nowhere(msg) && msg->msg_controllen != 0;
+  const bool controls = faults::can_read(msg, sizeof *msg) && msg->msg_controllen != 0;
   const Reason by_flags = special(flags, kSendFlags);
   return transfer<Way::kOut>(
       fd, controls && by_flags == Reason::kNone ? Reason::kDescriptorUse : by_flags,
@@ -452,18 +474,15 @@ ssize_t rr_sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* 
 }
 
 ssize_t rr_sendmsg(int fd, const msghdr* msg, int flags) {
-  if (!arguments::is_nowhere(msg) && msg->msg_controllen != 0 && process_state::existing_agent() != nullptr) {
-    hand_over_rights(msg);
-  }
+  if (!fd_table::none_managed()) hand_over_rights(msg);
   if (!fd_table::managed(fd)) return real().sendmsg(fd, msg, flags);
   return cancellation::point<stream_sendmsg>(fd, msg, flags);
 }
 
 int rr_sendmmsg(int fd, mmsghdr* msgs, unsigned count, int flags) {
-  if (process_state::existing_agent() != nullptr && !arguments::is_nowhere(msgs)) {
-    for (unsigned i = 0; i < count; ++i) {
-      if (msgs[i].msg_hdr.msg_controllen != 0) hand_over_rights(&msgs[i].msg_hdr);
-    }
+  if (!fd_table::none_managed()) {
+    constexpr unsigned kMost = 1024;  // UIO_MAXIOV: the kernel sends no more at once
+    for (unsigned i = 0; i < std::min(count, kMost); ++i) hand_over_rights(&msgs[i].msg_hdr);
   }
   hand_back(fd);
   return real().sendmmsg(fd, msgs, count, flags);

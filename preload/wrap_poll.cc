@@ -19,6 +19,7 @@
 #include "preload/polling.h"
 #include "preload/real.h"
 #include "preload/socket_lifecycle.h"
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/signal_masks.h"
 #include "rsocket-core/base/signals.h"
 #include "rsocket-core/base/sys.h"
@@ -32,9 +33,11 @@ namespace {
 constexpr std::int64_t kDeafSliceNs = 5'000'000;
 
 [[gnu::always_inline]] inline bool any_managed(const pollfd* fds, nfds_t count) noexcept {
-  if (fd_table::none_managed() || arguments::is_nowhere(fds)) return false;
+  if (fd_table::none_managed()) return false;
   for (nfds_t i = 0; i < count; ++i) {
-    if (fd_table::managed(fds[i].fd)) return true;
+    int fd;
+    if (!faults::load(fd, &fds[i].fd)) return false;  // the kernel says so
+    if (fd_table::managed(fd)) return true;
   }
   return false;
 }
@@ -171,8 +174,10 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       timeout = {left / 1'000'000'000, left % 1'000'000'000};
     }
     // It would have ended the sleep: the one before, which the library has woken at the same moment, or the
-    // one that the polling was in place of.
-    const bool interrupted = deadline != 0 && ready_now == 0 && signals::came_since_begin();
+    // one that the polling was in place of. One that only the mask holds back, and that comes between the
+    // sleeps, would have come behind the call.
+    const bool interrupted = deadline != 0 && ready_now == 0 && signals::came_since_begin() &&
+                             (mask == nullptr || signals::blocks_no_more(*mask));
     if (interrupted) {
       until = 0;
       timeout = {0, 0};
@@ -225,7 +230,10 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
           socket_lifecycle::establish(fds[i].fd, e.socket);
         }
       }
-      fds[i].revents = revents;
+      if (!faults::store(&fds[i].revents, revents)) {
+        errno = EFAULT;
+        return -1;
+      }
       if (revents != 0) ++found;
     }
     if (found == 0 && interrupted) {
@@ -256,14 +264,21 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
 // a call which is none of its business saves no register before libc's.
 namespace {
 
+// Of one that is not there to its end the kernel says so.
+bool is_there(const pollfd* fds, nfds_t count) noexcept {
+  constexpr nfds_t kMost = nfds_t{1} << 20;  // no limit of descriptors is higher
+  return count <= kMost && faults::can_read(fds, count * sizeof *fds);
+}
+
 RR_NOINLINE int poll_some_streams(pollfd* fds, nfds_t count, int timeout_ms) {
+  if (!is_there(fds, count)) return real().poll(fds, count, timeout_ms);
   return cancellation::point<poll_streams>(fds, count, deadline_of(timeout_ms), nullptr, true);
 }
 
 RR_NOINLINE int ppoll_some_streams(pollfd* fds, nfds_t count, const timespec* timeout,
                                    const sigset_t* mask) {
   std::int64_t deadline;
-  if (arguments::is_wrong(mask) || !deadline_from(timeout, deadline)) {
+  if (arguments::is_wrong(mask) || !deadline_from(timeout, deadline) || !is_there(fds, count)) {
     return real().ppoll(fds, count, timeout, mask);
   }
   return cancellation::point<poll_streams>(fds, count, deadline, mask, true);

@@ -10,6 +10,7 @@
 #include "preload/fd_table.h"
 #include "preload/polling.h"
 #include "preload/real.h"
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/sys.h"
 
 using namespace ringroad;
@@ -27,9 +28,9 @@ constexpr int kWordBits = static_cast<int>(sizeof(fd_mask)) * 8;
 constexpr int words_for(int count) noexcept { return (count + kWordBits - 1) / kWordBits; }
 fd_mask* words_of(fd_set* set) noexcept { return reinterpret_cast<fd_mask*>(set); }
 bool is_in(int fd, const fd_set* set) noexcept {
-  const auto* words = reinterpret_cast<const fd_mask*>(set);
-  return !arguments::is_nowhere(set) &&
-         (static_cast<unsigned long>(words[fd / kWordBits]) >> fd % kWordBits & 1) != 0;
+  unsigned long word;
+  return set != nullptr && faults::load(word, reinterpret_cast<const fd_mask*>(set) + fd / kWordBits) &&
+         (word >> fd % kWordBits & 1) != 0;
 }
 
 // Whether the numbers that are asked for are all below those that were ever managed.
@@ -46,16 +47,27 @@ bool any_managed(int count, const fd_set* in, const fd_set* out, const fd_set* e
   return false;
 }
 
-// The kernel says so, before it looks at any.
-bool is_any_wrong(const fd_set* in, const fd_set* out, const fd_set* except) noexcept {
-  return arguments::is_wrong(in) || arguments::is_wrong(out) || arguments::is_wrong(except);
+// As the kernel does, which looks at no more of the sets than can be open.
+int looked_at(int count) noexcept {
+  int size = 0;
+  return fd_table::exceeds_kernels_table(count, size) ? size : count;
 }
 
-// REQUIRES: 0 <= count.
+std::size_t bytes_for(int count) noexcept {
+  return static_cast<std::size_t>(words_for(count)) * sizeof(fd_mask);
+}
+
+// The kernel says so, before it looks at any.
+bool is_any_wrong(int count, const fd_set* in, const fd_set* out, const fd_set* except) noexcept {
+  const std::size_t bytes = bytes_for(looked_at(count));
+  return arguments::is_wrong(in, bytes) || arguments::is_wrong(out, bytes) ||
+         arguments::is_wrong(except, bytes);
+}
+
+// REQUIRES: 0 <= count, and not is_any_wrong().
 RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* except,
                                std::int64_t deadline, const sigset_t* mask) {
-  // As the kernel does, which looks at no more of the sets than can be open.
-  if (int size = 0; fd_table::exceeds_kernels_table(count, size)) count = size;
+  count = looked_at(count);
   const auto asked_in_word = [&](int word) noexcept {
     unsigned long all = 0;
     for (fd_set* set : {in, out, except}) {
@@ -101,7 +113,12 @@ RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* excep
     if (found > 0 || n == 0) break;
   }
   for (fd_set* set : {in, out, except}) {
-    if (set != nullptr) std::fill_n(words_of(set), words_for(count), 0);
+    if (set == nullptr) continue;
+    if (!faults::can_write(set, bytes_for(count))) {
+      errno = EFAULT;
+      return -1;
+    }
+    std::fill_n(words_of(set), words_for(count), 0);
   }
   int bits = 0;
   for (nfds_t i = 0; i < used; ++i) {
@@ -121,8 +138,9 @@ RR_NOINLINE int select_streams(int count, fd_set* in, fd_set* out, fd_set* excep
 RR_NOINLINE int select_anywhere(int count, fd_set* in, fd_set* out, fd_set* except,
                                 timeval* timeout) {
   const bool valid =
-      count >= 0 && (timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0));
-  if (!valid || !any_managed(count, in, out, except) || is_any_wrong(in, out, except)) {
+      count >= 0 && !arguments::is_wrong(timeout, sizeof *timeout) &&
+      (timeout == nullptr || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0));
+  if (!valid || !any_managed(count, in, out, except) || is_any_wrong(count, in, out, except)) {
     return real().select(count, in, out, except, timeout);
   }
   std::int64_t deadline = kForever;
@@ -133,11 +151,11 @@ RR_NOINLINE int select_anywhere(int count, fd_set* in, fd_set* out, fd_set* exce
   }
   const int result = cancellation::point<select_streams>(count, in, out, except, deadline, nullptr);
   if (timeout != nullptr && deadline != kForever) {
-    // Linux says how much was left.
+    // Linux says how much was left, where that can be written.
     const std::int64_t left =
         deadline == 0 ? 0 : std::max<std::int64_t>(0, deadline - sys::now_ns());
-    timeout->tv_sec = left / 1'000'000'000;
-    timeout->tv_usec = left % 1'000'000'000 / 1000;
+    const timeval unused{left / 1'000'000'000, left % 1'000'000'000 / 1000};
+    if (faults::store(&timeout->tv_sec, unused.tv_sec)) faults::store(&timeout->tv_usec, unused.tv_usec);
   }
   return result;
 }
@@ -146,7 +164,7 @@ RR_NOINLINE int pselect_anywhere(int count, fd_set* in, fd_set* out, fd_set* exc
                                  const timespec* timeout, const sigset_t* mask) {
   std::int64_t deadline;
   if (count < 0 || arguments::is_wrong(mask) || !deadline_from(timeout, deadline) ||
-      !any_managed(count, in, out, except) || is_any_wrong(in, out, except)) {
+      !any_managed(count, in, out, except) || is_any_wrong(count, in, out, except)) {
     return real().pselect(count, in, out, except, timeout, mask);
   }
   return cancellation::point<select_streams>(count, in, out, except, deadline, mask);

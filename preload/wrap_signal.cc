@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "preload/cancellation.h"
+#include "preload/fault_handler.h"
 #include "preload/jumps.h"
 #include "preload/process_state.h"
 #include "preload/real.h"
@@ -133,6 +134,7 @@ sighandler_t plain(Handler handler) noexcept {
 
 template <typename Install>
 sighandler_t install(int signo, Install call) noexcept {
+  if (fault_handler::has(signo)) return fault_handler::changed_by(signo, call);
   const Handler before =
       can_wait(signo) ? installed[signo].handler.load(std::memory_order_relaxed) : nullptr;
   const sighandler_t old = call();
@@ -144,6 +146,7 @@ sighandler_t install(int signo, Install call) noexcept {
 }  // namespace
 
 int rr_sigaction(int signo, const struct sigaction* action, struct sigaction* old) {
+  if (fault_handler::has(signo)) return fault_handler::change(signo, action, old);
   if (!can_wait(signo)) return real().sigaction(signo, action, old);
   Installed& own = installed[signo];
   const Handler handler = own.handler.load(std::memory_order_relaxed);

@@ -122,6 +122,17 @@ RR_NOINLINE bool call_by_number(long number, const long* a, long* answer) {
       result = rr_epoll_pwait(fd, as<epoll_event*>(a[1]), as<int>(a[2]), as<int>(a[3]),
                               as<const sigset_t*>(a[4]));
       return true;
+#ifdef SYS_select  // not of every processor
+    case SYS_select: {
+      timeval whole{};
+      auto* timeout = as<timeval*>(a[4]);
+      if (!has_streams() || (timeout != nullptr && !read_from(timeout, whole))) break;
+      result = rr_select(fd, as<fd_set*>(a[1]), as<fd_set*>(a[2]), as<fd_set*>(a[3]),
+                         timeout != nullptr ? &whole : nullptr);
+      if (timeout != nullptr) copy(SYS_process_vm_writev, &whole, timeout, sizeof whole);
+      return true;
+    }
+#endif
     case SYS_pselect6: {
       SizedMask mask{};
       timespec whole{};
@@ -210,6 +221,9 @@ enum class Look : std::uint8_t {
 constexpr long kLookedAt[] = {
     SYS_epoll_pwait, SYS_epoll_pwait2, SYS_pselect6, SYS_ppoll,   SYS_io_submit,  SYS_io_uring_setup,
     SYS_pidfd_getfd, SYS_execve,       SYS_execveat, SYS_prctl,   SYS_seccomp,    SYS_exit_group,
+#ifdef SYS_select
+    SYS_select,
+#endif
 };
 constexpr std::size_t kNumbers = 512;
 constexpr long kLenders[] = {

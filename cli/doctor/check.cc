@@ -35,7 +35,8 @@ constexpr Check kChecks[] = {
     {"program", "program", "whether a program can be preloaded (--program)", check_program},
     {"process", "program", "whether a process is preloaded (--pid)", check_process},
     {"unit", "program", "systemd sandboxing and limits of a service (--unit)", check_unit},
-    {"apparmor", "program", "AppArmor and SELinux", check_apparmor},
+    {"apparmor", "program", "the AppArmor profile of a program or process", check_apparmor},
+    {"selinux", "program", "what SELinux lets the domain of a process do", check_selinux},
     {"counters", "counters", "error and congestion counters that rise (--watch)", check_counters},
 };
 

@@ -59,6 +59,7 @@ void check_program(Context&, Findings&);
 void check_process(Context&, Findings&);
 void check_unit(Context&, Findings&);
 void check_apparmor(Context&, Findings&);
+void check_selinux(Context&, Findings&);
 void check_counters(Context&, Findings&);
 
 }  // namespace ringroad::cli::doctor

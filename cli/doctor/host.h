@@ -67,6 +67,8 @@ class Host {
   virtual FolderNames list(const std::string& path) = 0;
   virtual FileText link(const std::string& path) = 0;  // what readlink(2) says
   virtual FileStatus status(const std::string& path) = 0;
+  // Writes the question to a file of the kernel's that answers through the same descriptor (selinuxfs).
+  virtual FileText ask(const std::string& path, const std::string& question) = 0;
   // Without a shell, with LC_ALL=C, nothing on its standard input, and killed when its time is up.
   virtual CommandResult run(const Command& command) = 0;
   virtual ProgramFacts program(const ProgramPlace& place) = 0;

@@ -76,6 +76,22 @@ FileStatus LiveHost::status(const std::string& path) {
   return {0, status.st_mode, status.st_uid, status.st_gid};
 }
 
+FileText LiveHost::ask(const std::string& path, const std::string& question) {
+  FileText answer;
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return {errno, {}};
+  char bytes[4096];
+  ssize_t n = write(fd, question.data(), question.size());
+  if (n >= 0) n = ::read(fd, bytes, sizeof bytes);
+  if (n < 0) {
+    answer.error = errno;
+  } else {
+    answer.text = trimmed(std::string(bytes, static_cast<std::size_t>(n)));
+  }
+  close(fd);
+  return answer;
+}
+
 CommandResult LiveHost::run(const Command& command) {
   const std::string name = file_name(command.words);
   const auto found = said_.find(name);

@@ -14,6 +14,7 @@ class LiveHost final : public Host {
   FolderNames list(const std::string& path) override;
   FileText link(const std::string& path) override;
   FileStatus status(const std::string& path) override;
+  FileText ask(const std::string& path, const std::string& question) override;
   CommandResult run(const Command& command) override;
   ProgramFacts program(const ProgramPlace& place) override;
   void pass(std::chrono::milliseconds time) override;

@@ -33,12 +33,19 @@ const Pings* of_size(const std::vector<Pings>& list, std::uint32_t bytes) {
   return nullptr;
 }
 
+bool has_peer_reason(const ProbeResult& result) {
+  return !result.peer_reason.empty() && result.peer_reason != "none";
+}
+
 std::string reasons(const ProbeResult& result) {
-  std::string text = result.reason.empty() ? "no reason" : result.reason;
-  if (!result.peer_reason.empty() && result.peer_reason != "none") {
-    text += ", at the peer " + result.peer_reason;
-  }
-  return text;
+  const std::string text = result.reason.empty() ? "no reason" : result.reason;
+  return has_peer_reason(result) ? text + ", at the peer " + result.peer_reason : text;
+}
+
+// What tells an operator about them.
+std::string reasons_command(const ProbeResult& result) {
+  return "ringroad reasons" + (result.reason.empty() ? "" : " " + result.reason) +
+         (has_peer_reason(result) ? " " + result.peer_reason : "");
 }
 
 void judge_cm(const ProbeResult& result, const std::string& name, Findings& findings) {
@@ -78,7 +85,7 @@ void judge_promotion(const ProbeResult& result, const Peer& peer, Findings& find
                "streams with this peer stay on TCP",
                silent ? "start the server preloaded, with a rule for this port (ringroad run); or "
                         "probe with ringroad doctor --answer on the peer"
-                      : "docs/operations.md, Reasons: " + reasons(result));
+                      : reasons_command(result));
 }
 
 void judge_pings(const ProbeResult& result, const std::string& name, Findings& findings) {

@@ -36,7 +36,7 @@ void check_policy(Context& context, Findings& findings) {
   if (count == 0) {
     findings.warn("", loaded.policy->sources().empty() ? "there is no policy" : "it has no rule",
                   kAllTcp,
-                  "write /etc/ringroad/policy.toml (docs/policy.md), or name one with "
+                  "write /etc/ringroad/policy.toml (man ringroad-policy), or name one with "
                   "--policy");
   } else if (rules.empty()) {
     findings.warn("", "no rule says via = \"rdma\" or \"auto\"", "nothing runs over RDMA",

@@ -36,7 +36,7 @@ bool is_for_rdma(const policy::Rule& rule) noexcept {
 }
 
 bool is_unconditional(const policy::Rule& rule) noexcept {
-  return rule.ports.empty() && rule.programs.empty() && rule.roles == policy::kAnyRole;
+  return rule.ports.empty() && !rule.asks_for_process() && rule.roles == policy::kAnyRole;
 }
 
 std::vector<const policy::Rule*> probe_rules(const policy::Policy& policy) {

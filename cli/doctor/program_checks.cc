@@ -1,4 +1,4 @@
-// What is to be preloaded, and what confines it.
+// What is to be preloaded.
 
 #include <algorithm>
 #include <cerrno>
@@ -11,52 +11,6 @@ namespace ringroad::cli::doctor {
 namespace {
 
 constexpr const char* kOnTcp = "it runs on TCP: the library is never in it";
-
-std::string profile_of(const std::string& profiles, const std::string& program) {
-  std::size_t begin = 0;
-  while (begin < profiles.size()) {
-    const std::size_t end = std::min(profiles.find('\n', begin), profiles.size());
-    const std::string line = profiles.substr(begin, end - begin);
-    begin = end + 1;
-    const std::string name = line.substr(0, line.rfind(" ("));
-    if (name == program || name == last_part(program)) return line;
-  }
-  return {};
-}
-
-void judge_profile(Context& context, Findings& findings, const std::string& subject,
-                   const std::string& profile) {
-  if (profile.empty() || profile == "unconfined" ||
-      profile.find("(complain)") != std::string::npos) {
-    findings.ok(subject, profile.empty() ? "no profile" : profile);
-    return;
-  }
-  if (profile.find("(unconfined)") != std::string::npos) {
-    findings.ok(subject, profile);
-    return;
-  }
-  std::string file = profile.substr(0, profile.rfind(" ("));
-  for (char& c : file) c = c == '/' ? '.' : c;
-  if (file.starts_with('.')) file.erase(0, 1);
-  const std::string text = context.host().text("/etc/apparmor.d/" + file) + "\n" +
-                           context.host().text("/etc/apparmor.d/local/" + file);
-  if (text.find("infiniband") != std::string::npos && text.find("ringroad") != std::string::npos) {
-    findings.ok(subject, "profile " + profile + " names infiniband and ringroad");
-    return;
-  }
-  findings.warn(subject,
-                "profile " + profile + ", and /etc/apparmor.d/" + file +
-                    " says nothing of infiniband and ringroad",
-                "the library or the devices may be refused: streams stay on TCP (no_rdma_device)",
-                "into /etc/apparmor.d/local/" + file +
-                    ", then apparmor_parser -r "
-                    "/etc/apparmor.d/" +
-                    file +
-                    ":\n"
-                    "/**/libringroad*.so mr,\n/etc/ringroad/** r,\n/dev/shm/ringroad/** rw,\n"
-                    "/dev/infiniband/* rw,\n/sys/class/infiniband*/** r,\n/sys/devices/** r,\n"
-                    "/etc/libibverbs.d/** r,\nnetwork netlink raw,\nnetwork unix,");
-}
 
 // The program in question, and the root below which its loader looks; no name: it is not known.
 ProgramPlace place_of_program(Context& context) {
@@ -159,46 +113,6 @@ void check_process(Context& context, Findings& findings) {
                   "it may speak another version than what is installed (version)", "restart it");
   } else {
     findings.ok(subject, "libringroad.so is mapped in it");
-  }
-}
-
-void check_apparmor(Context& context, Findings& findings) {
-  Host& host = context.host();
-  const Questions& about = context.about();
-  const std::string selinux = host.text("/sys/fs/selinux/enforce");
-  if (selinux == "1") {
-    findings.unknown("SELinux", "enforcing", "whether it lets the program use the devices",
-                     "ausearch -m avc -ts recent; audit2allow -a -M ringroad");
-  }
-  const std::string enabled = host.text("/sys/module/apparmor/parameters/enabled");
-  if (enabled != "Y") {
-    if (selinux != "1") findings.ok("", "neither AppArmor nor an enforcing SELinux");
-    return;
-  }
-  if (about.pid != 0) {
-    const FileText current = host.read("/proc/" + std::to_string(about.pid) + "/attr/current");
-    if (current) {
-      judge_profile(context, findings, "process " + std::to_string(about.pid), current.text);
-    } else {
-      findings.unknown("process " + std::to_string(about.pid),
-                       std::string("attr/current: ") + strerrordesc_np(current.error),
-                       "its profile", "run this as root");
-    }
-  }
-  std::string program = about.program;
-  if (program.empty() && !about.unit.empty()) program = read_unit(host, about.unit).program();
-  if (program.empty()) {
-    if (about.pid == 0) findings.ok("", "AppArmor is on; name --pid, --unit or --program");
-    return;
-  }
-  const FileText profiles = host.read("/sys/kernel/security/apparmor/profiles");
-  if (profiles) {
-    judge_profile(context, findings, program, profile_of(profiles.text, program));
-  } else {
-    findings.unknown(
-        program,
-        std::string("/sys/kernel/security/apparmor/profiles: ") + strerrordesc_np(profiles.error),
-        "whether a profile confines it", "run this as root");
   }
 }
 

@@ -45,6 +45,14 @@ FileStatus RecordedHost::status(const std::string& path) {
   return {0, status.st_mode, 0, 0};
 }
 
+FileText RecordedHost::ask(const std::string& path, const std::string& question) {
+  if (const int error = error_of(path); error != 0) return {error, {}};
+  FileText answer = read_text(root_ + "/answers/" + file_name({path, question}));
+  // As the kernel says to a question that makes no sense to it.
+  if (!answer) answer.error = EINVAL;
+  return answer;
+}
+
 CommandResult RecordedHost::run(const Command& command) {
   CommandResult result;
   const std::string file = root_ + "/commands/" + file_name(command.words);

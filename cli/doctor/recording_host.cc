@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 
 namespace ringroad::cli::doctor {
 namespace {
@@ -19,6 +20,16 @@ bool stays_below(const std::string& path) {
 bool is_folder(const std::string& path) {
   struct stat status;
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+// Of an environment, which may hold passwords, what the doctor looks at.
+std::string preloads_of(const std::string& environment) {
+  std::istringstream variables(environment);
+  std::string kept;
+  for (std::string variable; std::getline(variables, variable, '\0');) {
+    if (variable.starts_with("LD_PRELOAD=")) kept += variable + '\0';
+  }
+  return kept;
 }
 
 }  // namespace
@@ -44,7 +55,8 @@ void RecordingHost::write(const std::string& path, const std::string& text) {
 FileText RecordingHost::read(const std::string& path) {
   FileText text = host_.read(path);
   if (text) {
-    write((later_ ? "/later" : "") + path, text.text + "\n");
+    const bool has_secrets = path.starts_with("/proc/") && path.ends_with("/environ");
+    write((later_ ? "/later" : "") + path, (has_secrets ? preloads_of(text.text) : text.text) + "\n");
   } else if (text.error != ENOENT) {
     meta_.errors[path] = text.error;
   }
@@ -84,6 +96,16 @@ FileStatus RecordingHost::status(const std::string& path) {
     meta_.errors[path] = status.error;
   }
   return status;
+}
+
+FileText RecordingHost::ask(const std::string& path, const std::string& question) {
+  FileText answer = host_.ask(path, question);
+  if (answer) {
+    write("/answers/" + file_name({path, question}), answer.text + "\n");
+  } else if (answer.error != EINVAL) {
+    meta_.errors[path] = answer.error;
+  }
+  return answer;
 }
 
 CommandResult RecordingHost::run(const Command& command) {

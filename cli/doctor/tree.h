@@ -9,6 +9,7 @@
 //   commands/NAME.exit           its exit status, or killed N, failed N or timeout; with what
 //                                it said on standard error in the lines that follow. Left out: 0.
 //                                A command without either file is not installed
+//   answers/NAME                 what a file of the kernel's answered to a question. Without it: EINVAL
 //   programs/NAME                facts of a program's file, as JSON
 //   later/...                    files as they were when time had passed
 //   policy/...                   the policy, without its keys

@@ -2,11 +2,15 @@
 
 #include <fnmatch.h>
 
+#include <cerrno>
+#include <cstring>
 #include <string_view>
 
 #include "cli/doctor/check.h"
+#include "cli/doctor/running_preload.h"
 #include "cli/doctor/unit.h"
 #include "cli/library_file.h"
+#include "cli/unit_preload.h"
 
 namespace ringroad::cli::doctor {
 namespace {
@@ -25,6 +29,10 @@ class Judge {
   void warn(const std::string& evidence, const std::string& consequence, const std::string& lines) {
     ++count_;
     findings_.warn(unit_, evidence, consequence, drop_in(lines));
+  }
+  void fail_with(const std::string& evidence, const std::string& consequence, const std::string& remedy) {
+    ++count_;
+    findings_.fail(unit_, evidence, consequence, remedy);
   }
   bool clean() const noexcept { return count_ == 0; }
 
@@ -144,6 +152,70 @@ void judge_environment(const Unit& unit, Judge& judge, const std::string& librar
              "Environment=LD_PRELOAD=" + library + "\nEnvironment=RINGROAD_LOG=syslog");
 }
 
+// Which file has the last word on LD_PRELOAD; "": none says anything.
+std::string last_word(Host& host, const std::string& name) {
+  const CommandResult shown = host.run({"systemctl", "show", "--no-pager", "--property",
+                                        "FragmentPath,DropInPaths,EnvironmentFiles", "--", name});
+  return shown ? read_unit_preload(host, parse_unit(shown.out), "").from : "";
+}
+
+// What its main process has, whatever the unit says.
+void judge_running(Host& host, const std::string& name, const Unit& unit, Findings& findings, Judge& judge) {
+  const std::string pid = unit["MainPID"];
+  if (pid.empty() || pid == "0") return;
+  const RunningPreload preload = read_running_preload(host, "/proc/" + pid);
+  const std::string process = "process " + pid;
+  const std::string evidence = process + " preloads " + preload.text();
+  if (preload.error != 0) {
+    findings.unknown(name, process + ": " + strerrordesc_np(preload.error), "which preloads have won",
+                     preload.error == ENOENT ? "ask again: it has ended, or an older record lacks it"
+                                             : "run this as root");
+  } else if (preload.is_loaded) {
+    findings.ok(name, evidence);
+  } else if (preload.is_named) {
+    judge.fail_with(evidence, "it runs on TCP: the loader or the program has dropped the library",
+                    "ringroad run --check --unit " + name + " tells why; then systemctl restart " + name);
+  } else if (unit["Environment"].find("libringroad.so") != std::string::npos) {
+    const std::string file = last_word(host, name);
+    judge.fail_with(evidence + ", not the library of its Environment=" +
+                        (file.empty() ? "" : "; the last word has " + file),
+                    "it runs on TCP",
+                    (file.empty() ? "" : "systemctl enable ringroad@" + name + ", which adds the library; ") +
+                        "systemctl restart " + name);
+  }
+}
+
+// The value of a malloc-lib option, the last one of the text; "": there is none.
+std::string malloc_library(const std::string& options) {
+  std::string value;
+  for (const std::string& word : split(options)) {
+    for (const std::string_view name : {"--malloc-lib=", "--malloc_lib="}) {
+      if (word.starts_with(name)) value = word.substr(name.size());
+    }
+  }
+  return value;
+}
+
+// MySQL's mysqld_safe puts malloc-lib in front of LD_PRELOAD, and ends where no folder of its list has that.
+void judge_wrapper(Host& host, const Unit& unit, const std::string& library, Judge& judge) {
+  constexpr std::string_view kList = "malloc_dirs=\"";
+  const std::string wrapper = unit.program();
+  if (!wrapper.ends_with("_safe") && !wrapper.ends_with("-safe")) return;
+  const std::string script = host.text(wrapper);
+  const std::size_t list = script.find(kList);
+  if (list == std::string::npos) return;  // MariaDB's has none
+  const std::size_t begin = list + kList.size();
+  const std::string allowed = script.substr(begin, script.find('"', begin) - begin);
+  std::string value = malloc_library(unit["ExecStart"]);
+  if (value.empty()) value = malloc_library(host.run({"my_print_defaults", "mysqld_safe"}).out);
+  if (!value.starts_with('/') || contains(split(allowed), value.substr(0, value.rfind('/')))) return;
+  const bool is_ours = last_part(value) == "libringroad.so";
+  judge.fail_with(wrapper + ": malloc-lib=" + value + " is in none of the folders that it allows: " + allowed,
+                  "it ends, and the server does not start",
+                  "take malloc-lib out of its options; systemctl edit: Environment=LD_PRELOAD=" +
+                      (is_ours ? value : value + ":" + library));
+}
+
 void judge_rest(const Unit& unit, Judge& judge) {
   if (unit["PrivateNetwork"] == "yes") {
     judge.fail("PrivateNetwork=yes", "it has no network but its own loopback, and no RDMA device",
@@ -197,6 +269,8 @@ void check_unit(Context& context, Findings& findings) {
   if (library.empty()) library = find_library(looked_at);
   if (library.empty()) library = "/usr/local/lib/libringroad.so";
   judge_environment(unit, judge, library);
+  judge_wrapper(context.host(), unit, library, judge);
+  judge_running(context.host(), name, unit, findings, judge);
   if (judge.clean()) findings.ok(name, "nothing of its sandboxing is in the way");
 }
 

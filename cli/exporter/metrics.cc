@@ -74,6 +74,28 @@ void refusals(const ProcessReport& process, Exposition& out) {
   }
 }
 
+void histogram_of(const TimesReport& times, Labels labels, Exposition& out) {
+  if (sum_of(times.counts) == 0) return;
+  std::array<Bucket, stats::Log2Histogram::kBuckets - 1> buckets;  // the last has no bound
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    below += times.counts[i];
+    buckets[i] = {static_cast<double>(stats::Log2Histogram::bound(i) * stats::kLatencyUnitNs) / 1e9, below};
+  }
+  out.histogram(labels, buckets, sum_of(times.counts), static_cast<double>(times.sum_ns) / 1e9);
+}
+
+void answers(const ProcessReport& process, Exposition& out) {
+  for (const RuleReport& rule : process.rules) {
+    histogram_of(rule.latencies.answers[0], {{"rule", rule.name}, {"carrier", "tcp"}}, out);
+    histogram_of(rule.latencies.answers[1], {{"rule", rule.name}, {"carrier", "channel"}}, out);
+  }
+}
+
+void reads(const ProcessReport& process, Exposition& out) {
+  for (const RuleReport& rule : process.rules) histogram_of(rule.latencies.reads, {{"rule", rule.name}}, out);
+}
+
 using Process = ProcessReport;
 using Out = Exposition;
 
@@ -100,6 +122,10 @@ constexpr Metric kMetrics[] = {
      [](const Process& p, Out& out) { by_kind(p, out, [](const Traffic& t) { return t.tx_messages; }); }},
     {"ringroad_stream_receive_messages_total", Type::kCounter, "Receive calls of the program on streams, by carrier.",
      [](const Process& p, Out& out) { by_kind(p, out, [](const Traffic& t) { return t.rx_messages; }); }},
+    {"ringroad_answer_seconds", Type::kHistogram, "From a request's last byte to its answer's first, of about one request in 64, by rule and carrier.",
+     answers},
+    {"ringroad_read_delay_seconds", Type::kHistogram, "From the end of a sleep on a channel to the receive of what ended it, of one sleep in 16, by rule.",
+     reads},
     {"ringroad_channels", Type::kGauge, "Channels that the process's streams have.",
      [](const Process& p, Out& out) { out.sample(std::uint64_t{p.channels}); }},
     {"ringroad_channels_max", Type::kGauge, "The policy's max_channels; 0 until the process needs it.",

@@ -1,4 +1,4 @@
-"""The steps of docs/operations.md: what its prompts give, what stands below them, the files that it writes.
+"""The steps of the pages that a test follows: what their prompts give, what stands below them, the files that they write.
 
    ```console            db1#, db2#, both#: a command, and what it must say, line by line. Digits stand
    db1# command          for any digits where a number may differ: not in addresses, and not for a
@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from . import support
 
-PAGE = support.ROOT / "docs" / "operations.md"
+# In the order in which a reader follows them: each begins with what the one before has left.
+PAGES = [support.ROOT / "docs" / name for name in ("getting-started.md", "runbook.md", "operations.md")]
 # A block of a step that has no prompt belongs to a paragraph with one of these.
-LEFT_OUT = ("**[card]**", "**[switch]**", "**[systemd]**", "**[program]**")
+LEFT_OUT = ("**[card]**", "**[switch]**", "**[systemd]**")
 HOSTS = {"db1": ("db1",), "db2": ("db2",), "both": ("db1", "db2"), "build": ("build",)}
 PROMPT = re.compile(r"(db1|db2|both|build)[#$] (.+)")
 PLACE = re.compile(r"\bOn (db1|db2|both),(?: a file)? `(/[^`]+)`:$")
@@ -29,6 +30,7 @@ EPHEMERAL = 32768
 
 @dataclass
 class Step:
+    page: str
     line: int                 # of the page
     section: str
     hosts: tuple
@@ -61,19 +63,25 @@ def blocks(page):
     return found
 
 
-def steps(page):
+def all_steps():
+    """Of all pages, in their order."""
+    return [step for page in PAGES for step in steps(page.read_text(), page.name)]
+
+
+def steps(page, name):
     """In the order of the page."""
     found = []
     for block in blocks(page):
         place = PLACE.search(block.before.replace("\n", " "))
         if place and block.language != "console":
-            found.append(Step(block.line, block.section, HOSTS[place[1]], file=place[2], content=block.text))
+            found.append(Step(name, block.line, block.section, HOSTS[place[1]], file=place[2],
+                              content=block.text))
         if block.language != "console":
             continue
         for number, line in enumerate(block.text.splitlines(), block.line + 1):
             prompt = PROMPT.fullmatch(line)
             if prompt:
-                found.append(Step(number, block.section, HOSTS[prompt[1]], command=prompt[2]))
+                found.append(Step(name, number, block.section, HOSTS[prompt[1]], command=prompt[2]))
             else:
                 found[-1].expected.append(line)
     return found

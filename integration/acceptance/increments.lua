@@ -10,8 +10,11 @@
 --
 --   sysbench increments.lua --threads=4 --until=FILE ... run
 --   sysbench increments.lua --threads=4 --counts=FILE.counts ... run
+--
+-- With --pause a thread leaves the processors to others after each transaction.
 
 local ffi = require("ffi")
+ffi.cdef("int usleep(unsigned microseconds);")
 
 sysbench.cmdline.options = {
   tables = {"Number of tables", 1},
@@ -19,6 +22,7 @@ sysbench.cmdline.options = {
   rows = {"Rows per transaction", 4},
   ["until"] = {"Go on until there is this file", ""},
   counts = {"How often each thread shall, as --until has left it", ""},
+  pause = {"Milliseconds between the transactions of a thread", 0},
 }
 
 -- The product of the two small factors stays below 2^53, where Lua's numbers are whole.
@@ -87,6 +91,9 @@ function thread_run(thread)
     ffi.C.sb_event_start(thread)
     transaction(thread, number)
     ffi.C.sb_event_stop(thread)
+    if sysbench.opt.pause > 0 then
+      ffi.C.usleep(1000 * sysbench.opt.pause)
+    end
   end
   if stop ~= "" then
     local file = assert(io.open(stop .. ".counts", "a"))

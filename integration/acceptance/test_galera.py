@@ -51,10 +51,11 @@ class Loaded:
                          == [carrier] * count,
                          f"the replication streams of {node.name} to be on {carrier}", 60)
 
-    def start(self, directory):
+    def start(self, directory, pause_ms=0):
+        """`pause_ms`: of each thread, after a transaction."""
         self.load = increments.UntilTold(directory / "stop")
         self.run = load_for(self.cluster.nodes[0]).start(INCREMENTS, directory / "log", THREADS, SEED,
-                                                         more=self.load.go_on)
+                                                         more=(*self.load.go_on, f"--pause={pause_ms}"))
         return self.run
 
     def written(self):

@@ -28,6 +28,7 @@ def test_the_installed_files_find_each_other(tmp_path):
     assert refused.returncode == 2 and "0 is not positive" in refused.stderr, refused
     programs = {path.name for path in (tmp_path / "share" / "ringroad").rglob("*")}
     assert {"agent.py", "gated.lua", "smc_socket.c", "mariadb.py"} <= programs
+    assert {"ringroad.te", "ringroad.fc", "ringroad-selinux", "ringroad", "sample"} <= programs
     assert not [name for name in programs if name.startswith(("test", "__pycache__"))]
     load = net_ends.program(command)
     assert load.startswith(str(tmp_path)) and os.access(load, os.X_OK)
@@ -44,11 +45,13 @@ def test_units_and_examples_name_the_folders_that_they_are_installed_in(tmp_path
                     f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DBUILD_TESTING=OFF"], check=True,
                    stdout=subprocess.DEVNULL)
     share = build / "packaging" / "share"
-    named = {path.name: path.read_text() for path in share.iterdir()}
+    named = {path.name: path.read_text() for path in share.rglob("*") if path.is_file()}
     for unit in ("ringroad@.service", "ringroad-exporter.service"):
         assert f"{prefix}/bin/ringroad " in named[unit], unit
-    library = re.compile(rf"{re.escape(str(prefix))}/lib[\w/-]*/libringroad\.so")
-    for text in ("ringroad-generator", "mariadb.conf", "tikv.conf"):
+    for profile in ("ringroad", "sample"):
+        assert f'include "{prefix}/share/ringroad/apparmor/ringroad"' in named[profile], profile
+    library = re.compile(rf"{re.escape(str(prefix))}/lib[\w/-]*/libringroad(\{{,-verbs\}})?\.so")
+    for text in ("ringroad-generator", "mariadb.conf", "tikv.conf", "ringroad"):
         assert library.search(named[text]), text
     for name, text in named.items():
         assert "@CMAKE_" not in text and "@RINGROAD_" not in text, name

@@ -1,5 +1,6 @@
 """The RPM packages and the archive of `make package` have what works where it is put."""
 
+import os
 import shutil
 import subprocess
 
@@ -54,6 +55,9 @@ def test_the_rpms_install_in_an_empty_folder_and_leave_no_file(rpms, tmp_path):
     assert (root / "etc/ringroad/policy.d").is_dir()
     generator = (root / "usr/lib/systemd/system-generators/ringroad-generator").read_text()
     assert "LD_PRELOAD=/usr/lib64/ringroad/libringroad.so" in generator
+    rules = (root / "usr/share/ringroad/apparmor/ringroad").read_text()
+    assert "/usr/lib64/ringroad/libringroad{,-verbs}.so mr," in rules
+    assert os.access(root / "usr/share/ringroad/selinux/ringroad-selinux", os.X_OK)
     subprocess.run([*rpm, "-e", "--noscripts", *NAMES], check=True, capture_output=True)
     assert [path for path in root.rglob("*")
             if path.is_file() and "books" not in path.parts] == []
@@ -73,3 +77,5 @@ def test_the_archive_works_where_it_is_unpacked(packages, tmp_path):
     for unit in (top / "lib/systemd/system").iterdir():
         assert "ExecStart=/opt/ringroad/bin/ringroad " in unit.read_text(), unit
     assert "/opt/ringroad" in (top / "README").read_text()
+    rules = (top / "share/ringroad/apparmor/ringroad").read_text()
+    assert 'include "/opt/ringroad/share/ringroad/apparmor/ringroad"' in rules

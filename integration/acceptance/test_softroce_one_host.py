@@ -1,4 +1,4 @@
-"""Programs, `ringroad doctor` and `ringroad bench` over RDMA, client and server on one host."""
+"""Programs that fork, stop, die or lose their device over RDMA, and two versions, on one host."""
 
 import os
 
@@ -9,41 +9,20 @@ from integration.versions import previous
 from . import support
 from .boots import GUEST, Boot, names_in
 
-DOCTOR, PROGRAMS, VERSIONS = GUEST / "doctor.py", GUEST / "programs.py", GUEST / "versions.py"
-BENCH, NET = GUEST / "bench.py", GUEST / "bench_net.py"
+VERSIONS = GUEST / "versions.py"
 ONE = GUEST / "one_host.py"  # the last: at its end a device is gone
-LIMIT_S = 1200
+LIMIT_S = 1000
 CPUS = min(2, os.cpu_count() or 1)  # for 64 threads that are promoted within the policy's time
-pytestmark = [pytest.mark.softroce, pytest.mark.alone, support.needs_mariadb]
+pytestmark = [pytest.mark.softroce, support.needs_mariadb]
 
 
 @pytest.fixture(name="one_host", scope="module")
 def fixture_one_host(tmp_path_factory):
-    files = [DOCTOR, PROGRAMS, BENCH, NET]
+    files = []
     if not previous.why_not():
         previous.build()
         files.append(VERSIONS)
     return Boot([*files, ONE], tmp_path_factory.mktemp("one") / "out", LIMIT_S, cpus=CPUS)
-
-
-@pytest.mark.parametrize("name", names_in(DOCTOR))
-def test_of_the_doctor(one_host, name):
-    one_host.check(name)
-
-
-@pytest.mark.parametrize("name", names_in(PROGRAMS))
-def test_of_programs(one_host, name):
-    one_host.check(name)
-
-
-@pytest.mark.parametrize("name", names_in(BENCH))
-def test_of_the_bench(one_host, name):
-    one_host.check(name)
-
-
-@pytest.mark.parametrize("name", names_in(NET))
-def test_of_the_bench_of_connections(one_host, name):
-    one_host.check(name)
 
 
 @pytest.mark.skipif(bool(previous.why_not()), reason=previous.why_not())

@@ -10,7 +10,8 @@ import sys
 from integration.lib import roots
 from integration.releases import arm, source
 
-ROOTS = ("bullseye", "trixie", "sid", "sid-mariadb", arm.ROOT)
+# What the Soft-RoCE machine takes MySQL from is the first.
+ROOTS = ("sid", "trixie", "bullseye", "sid-mariadb", arm.ROOT)
 
 if __name__ == "__main__":
     made = roots.main(sys.argv[1:] or ROOTS)

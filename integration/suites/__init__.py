@@ -1,1 +1,1 @@
-"""Other people's test suites, plain and preloaded: see docs/suites.md."""
+"""Other people's test suites, plain and preloaded: see README.md."""

@@ -79,4 +79,10 @@ constexpr std::uint64_t wait_units(std::uint64_t ns) noexcept {
   return ns / kWaitUnitNs + (ns % kWaitUnitNs != 0 ? 1 : 0);
 }
 
+// A time of AnswerTimer's is counted in units of 256 ns, as a wait in those of 1024.
+inline constexpr std::uint64_t kLatencyUnitNs = 256;
+constexpr std::uint64_t latency_units(std::uint64_t ns) noexcept {
+  return ns / kLatencyUnitNs + (ns % kLatencyUnitNs != 0 ? 1 : 0);
+}
+
 }  // namespace ringroad::stats

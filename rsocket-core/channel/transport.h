@@ -5,6 +5,7 @@
 // constructor and destructor. Nothing blocks for longer than a local system call.
 #pragma once
 
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -123,7 +124,8 @@ class Transport {
 // the host has no usable RDMA device or libraries. `events` outlives the transport. `next_id` gives
 // ids for incoming requests. `adopt_fd` is called for each descriptor that the transport or the
 // libraries keep, and returns the number to use from then on (moved high); a forked child closes it.
-// `share_fd` is the same for those that the libraries go on using in the child.
+// `share_fd` is the same for those that the libraries go on using in the child. `recover_also_by` is that of
+// base/faults.h: the object has a table of its own.
 struct VerbsHost {
   std::uint32_t abi;  // kVerbsAbi
   TransportEvents* events;
@@ -131,8 +133,9 @@ struct VerbsHost {
   int (*adopt_fd)(int fd) noexcept;
   int (*share_fd)(int fd) noexcept;
   void (*release_fd)(int fd) noexcept;
+  void (*recover_also_by)(bool (*recover)(const siginfo_t* info, void* context) noexcept) noexcept;
 };
-inline constexpr std::uint32_t kVerbsAbi = 8;
+inline constexpr std::uint32_t kVerbsAbi = 9;
 inline constexpr const char* kVerbsEntryPoint = "ringroad_verbs_transport";
 using VerbsEntryPoint = Transport* (*)(const VerbsHost& host, Reason* why) noexcept;
 

@@ -3,7 +3,9 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include <charconv>
 #include <cstring>
+#include <iterator>
 
 namespace ringroad {
 namespace {
@@ -53,7 +55,15 @@ bool Address::is_loopback() const noexcept {
 
 std::string Address::to_string() const {
   char text[INET6_ADDRSTRLEN] = "";
-  inet_ntop(is_v4() ? AF_INET : AF_INET6, bytes.data() + first_byte(), text, sizeof text);
+  if (is_v4()) {  // libc's takes ten times as long
+    char* end = text;
+    for (std::size_t i = first_byte(); i < bytes.size(); ++i) {
+      if (end != text) *end++ = '.';
+      end = std::to_chars(end, std::end(text), unsigned{bytes[i]}).ptr;
+    }
+    return {text, end};
+  }
+  inet_ntop(AF_INET6, bytes.data() + first_byte(), text, sizeof text);
   return text;
 }
 

@@ -18,7 +18,7 @@ namespace ringroad {
   X(kMemlock,            "memlock",              "memory could not be registered: RLIMIT_MEMLOCK is too small") \
   X(kNoMemory,           "no_memory",            "out of memory, queue pairs or completion queues") \
   X(kNoDescriptors,      "no_descriptors",       "out of file descriptors") \
-  X(kUntrackedIo,        "untracked_io",         "the kernel counted other bytes than the library: something used the socket behind its back") \
+  X(kUntrackedIo,        "untracked_io",         "the kernel counted other bytes than the library: something else used the socket") \
   X(kUnknownConnection,  "unknown_connection",   "the peer's request names a connection that this process does not have") \
   X(kBusy,               "busy",                 "the stream was already being promoted, closed or handed back") \
   X(kTimeout,            "timeout",              "the peer or the fabric did not answer in time") \

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "rsocket-core/base/hints.h"
 
@@ -52,37 +51,6 @@ class MirroredRing {
   std::byte* base_ = nullptr;
   std::size_t mask_ = 0;  // size() - 1
 };
-
-// As memcpy(3). What most messages are goes through registers, in pieces that may overlap: without a call, a
-// caller that makes no other has nothing to save. (The compiler may not know what memcpy() is: preload/.)
-[[gnu::always_inline]] inline void copy_short(void* to, const void* from, std::size_t n) noexcept {
-  struct Piece {
-    std::uint64_t words[2];
-  };
-  constexpr std::size_t kPiece = sizeof(Piece);
-  if (hardly_ever(n < kPiece || n > 4 * kPiece)) {
-    std::memcpy(to, from, n);
-    return;
-  }
-  const auto load = [from](std::size_t at) noexcept {
-    Piece piece;
-    __builtin_memcpy(&piece, static_cast<const std::byte*>(from) + at, kPiece);
-    return piece;
-  };
-  const auto store = [to](std::size_t at, Piece piece) noexcept {
-    __builtin_memcpy(static_cast<std::byte*>(to) + at, &piece, kPiece);
-  };
-  const Piece first = load(0);
-  const Piece last = load(n - kPiece);
-  if (n > 2 * kPiece) {
-    const Piece second = load(kPiece);
-    const Piece third = load(n - 2 * kPiece);
-    store(kPiece, second);
-    store(n - 2 * kPiece, third);
-  }
-  store(0, first);
-  store(n - kPiece, last);
-}
 
 // An anonymous file of `bytes` that can never change its size (F_SEAL_SHRINK | F_SEAL_GROW, sealed
 // against other seals), so that a peer that shares it cannot make an access fault. Returns a

@@ -5,6 +5,8 @@
 //
 //   0            4096                  kSlotsOffset            + sizeof(StreamSlot)
 //   | header     | rule 0 | rule 1 ... | slot 0                | slot 1 ...
+//   kLatenciesOffset
+//   | latencies of rule 0 | of rule 1 ... | of slot 0 | of slot 1 ...
 //                 (sparse: of these, what was never used takes no memory)
 //
 // Publication: a slot's identity (everything that is not atomic) changes only between two
@@ -12,9 +14,10 @@
 // if `sequence` was even and equal before and after. Counters are relaxed atomics: each is exact,
 // but two of them may be from slightly different moments.
 //
-// Versions: fields are appended only, to the header and to slots, and those sizes stand in the header: a
+// Versions: fields are appended only, to the header and to latencies; all sizes stand in the header: a
 // reader takes the part that it knows, and finds zero in what an older writer did not know. `version`
-// changes when that cannot be kept. What stands before `library_version`, and it, never moves.
+// changes when that cannot be kept. What stands before `library_version`, and it, never moves. Rules and
+// slots keep their sizes, for older commands read no others; what came later stands behind all slots.
 //
 // Totals: what a stream has counted moves to the header and to its rule when it ends. `closings`
 // says which closings the header has (odd while one is added), and a slot the last one that
@@ -80,6 +83,26 @@ struct StreamCounts {
   void add(const StreamCounts& other) noexcept;  // one caller at a time
 };
 
+// Times of some of a stream's calls (AnswerTimer).
+struct Times {
+  Log2Histogram counts;  // in latency_units()
+  std::atomic<std::uint64_t> sum_ns;
+
+  void add(std::uint64_t ns) noexcept {  // one writer at a time
+    counts.add(latency_units(ns));
+    add_alone(sum_ns, ns);
+  }
+  void clear() noexcept;
+  void add(const Times& other) noexcept;
+};
+struct Latencies {
+  Times answers[2];  // from a request's last byte to its answer's first; index as Counters
+  Times reads;       // from the end of a sleep to the receive of what ended it
+
+  void clear() noexcept;
+  void add(const Latencies& other) noexcept;  // one caller at a time
+};
+
 enum class PolicyStatus : std::uint32_t {
   kNone = 0,
   kLoaded = 1,
@@ -126,6 +149,7 @@ struct SegmentHeader {
   std::atomic<std::uint32_t> rules_used{};  // the names of these are written
   std::atomic<std::uint64_t> later_refused[kLaterReasons]{};
   std::atomic<std::uint64_t> rules_later_refused[kRules][kLaterReasons]{};
+  std::uint32_t latencies_bytes = 0;  // of each Latencies behind the slots; 0: there are none
 };
 static_assert(sizeof(SegmentHeader) <= kHeaderBytes && offsetof(SegmentHeader, library_version) == 620);
 
@@ -178,5 +202,10 @@ struct StreamSlot {
 
 // As in every file of version 5.
 static_assert(sizeof(RuleSlot) == 1056 && sizeof(StreamSlot) == 952);
+
+// Of the rules' ended streams first, then of the slots' streams.
+inline constexpr std::size_t kLatenciesOffset =
+    kSlotsOffset + (sizeof(StreamSlot) * kSlots + 4095) / 4096 * 4096;
+inline constexpr std::size_t kSegmentBytes = kLatenciesOffset + sizeof(Latencies) * (kRules + kSlots);
 
 }  // namespace ringroad::stats

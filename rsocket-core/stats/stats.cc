@@ -83,13 +83,32 @@ void StreamCounts::add(const StreamCounts& other) noexcept {
   add_to(waited_ns, other.waited_ns);
 }
 
+void Times::clear() noexcept {
+  counts.clear();
+  sum_ns.store(0, std::memory_order_relaxed);
+}
+
+void Times::add(const Times& other) noexcept {
+  counts.add(other.counts);
+  add_to(sum_ns, other.sum_ns);
+}
+
+void Latencies::clear() noexcept {
+  for (Times& times : answers) times.clear();
+  reads.clear();
+}
+
+void Latencies::add(const Latencies& other) noexcept {
+  for (std::size_t i = 0; i < std::size(answers); ++i) answers[i].add(other.answers[i]);
+  reads.add(other.reads);
+}
+
 Segment* Segment::create(const char* directory, const char* program) noexcept {
   if (!ensure_directory(directory)) return nullptr;
   auto* segment = new (std::nothrow) Segment;
   if (segment == nullptr) return nullptr;
   const int length = std::snprintf(segment->path_, sizeof segment->path_, "%s/%d", directory,
                                    static_cast<int>(sys::getpid()));
-  segment->bytes_ = kSlotsOffset + sizeof(StreamSlot) * kSlots;
   segment->free_ = new (std::nothrow) std::uint32_t[kSlots];
   int fd = -1;
   if (segment->free_ != nullptr && length > 0 &&
@@ -109,11 +128,12 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   if (fd >= 0) {
     sys::call(SYS_fchmod, fd, 0644);  // whatever the umask took away
     const auto reserves = [&] {
-      return sys::call(SYS_fallocate, fd, 0, 0, kHeaderBytes + sizeof(RuleSlot)) == 0 ||
+      return (sys::call(SYS_fallocate, fd, 0, 0, kHeaderBytes + sizeof(RuleSlot)) == 0 &&
+              sys::call(SYS_fallocate, fd, 0, kLatenciesOffset, sizeof(Latencies)) == 0) ||
              errno == EOPNOTSUPP;
     };
-    if (sys::make_long(fd, segment->bytes_) && reserves()) {
-      memory = mmap(nullptr, segment->bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (sys::make_long(fd, kSegmentBytes) && reserves()) {
+      memory = mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
     sys::close(fd);
   }
@@ -126,6 +146,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   auto* const begin = static_cast<std::byte*>(memory);
   segment->rules_ = reinterpret_cast<RuleSlot*>(begin + kHeaderBytes);
   segment->slots_ = reinterpret_cast<StreamSlot*>(begin + kSlotsOffset);
+  segment->latencies_ = reinterpret_cast<Latencies*>(begin + kLatenciesOffset);
   SegmentHeader& h = *segment->header_;
   h.version = kSegmentVersion;
   h.header_bytes = kHeaderBytes;
@@ -133,6 +154,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   h.slots = kSlots;
   h.rule_bytes = sizeof(RuleSlot);
   h.rules = kRules;
+  h.latencies_bytes = sizeof(Latencies);
   h.pid = static_cast<std::uint32_t>(sys::getpid());
   h.start_ticks = own_start_ticks();
   h.pid_namespace = own_pid_namespace();
@@ -144,7 +166,7 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
 }
 
 Segment::~Segment() {
-  if (header_ != nullptr) munmap(header_, bytes_);
+  if (header_ != nullptr) munmap(header_, kSegmentBytes);
   delete[] free_;
 }
 
@@ -182,7 +204,7 @@ StreamSlot* Segment::acquire() noexcept {
     index = free_[--free_count_];
   } else if (header_->slots_used.load(std::memory_order_relaxed) < kSlots) {
     index = header_->slots_used.load(std::memory_order_relaxed);
-    if (has_memory(slots_[index])) {
+    if (has_memory(slots_[index]) && has_memory(latencies(slots_[index]))) {
       header_->slots_used.store(index + 1, std::memory_order_relaxed);
     } else {
       index = kSlots;
@@ -193,6 +215,7 @@ StreamSlot* Segment::acquire() noexcept {
   StreamSlot& slot = slots_[index];
   begin(slot);
   slot.counts.clear();
+  latencies(slot).clear();
   slot.stalled_since_ns.store(0, std::memory_order_relaxed);
   slot.reason.store(0, std::memory_order_relaxed);
   slot.peer_reason.store(0, std::memory_order_relaxed);
@@ -205,20 +228,21 @@ StreamSlot* Segment::acquire() noexcept {
   return &slot;
 }
 
-std::uint64_t Segment::begin_closing(const StreamSlot& slot) noexcept {
+std::uint64_t Segment::begin_closing(const StreamSlot& slot, const Latencies& latencies) noexcept {
   std::atomic<std::uint64_t>& closings = header_->closings;
   const std::uint64_t before = closings.load(std::memory_order_relaxed);
   closings.store(before + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   header_->closed.add(slot.counts);
   rules_[slot.rule_index].closed.add(slot.counts);
+  rule_latencies(slot.rule_index).add(latencies);
   return before + 2;
 }
 
 void Segment::release(StreamSlot* slot) noexcept {
   const signals::DeferHandlers not_now;
   lock();
-  const std::uint64_t closing = begin_closing(*slot);
+  const std::uint64_t closing = begin_closing(*slot, latencies(*slot));
   begin(*slot);
   slot->in_use.store(0, std::memory_order_relaxed);
   slot->closed_at.store(closing, std::memory_order_relaxed);
@@ -228,10 +252,10 @@ void Segment::release(StreamSlot* slot) noexcept {
   unlock();
 }
 
-void Segment::count_closed(const StreamSlot& slot) noexcept {
+void Segment::count_closed(const StreamSlot& slot, const Latencies& latencies) noexcept {
   const signals::DeferHandlers not_now;
   lock();
-  const std::uint64_t closing = begin_closing(slot);
+  const std::uint64_t closing = begin_closing(slot, latencies);
   header_->closings.store(closing, std::memory_order_release);
   unlock();
 }
@@ -297,7 +321,7 @@ std::uint8_t Segment::rule_index(const char* name) noexcept {
   lock();
   const std::uint32_t used = header_->rules_used.load(std::memory_order_relaxed);
   if (!find(used) && used < kRules) {
-    if (used > 0 && !has_memory(rules_[used])) {
+    if (used > 0 && !(has_memory(rules_[used]) && has_memory(latencies_[used]))) {
       unlock();
       return 0;
     }

@@ -39,8 +39,12 @@ class Segment {
   bool owns(const StreamSlot* slot) const noexcept {
     return slot >= slots_ && slot < slots_ + kSlots;
   }
-  // The counters of a stream that found no slot, when it ends.
-  void count_closed(const StreamSlot& slot) noexcept;
+  // The times of a slot's stream, and of a rule's streams that have ended.
+  // REQUIRES: owns(&slot); an index from rule_index().
+  Latencies& latencies(const StreamSlot& slot) noexcept { return latencies_[kRules + (&slot - slots_)]; }
+  Latencies& rule_latencies(std::uint8_t index) noexcept { return latencies_[index]; }
+  // The counters and times of a stream that found no slot, when it ends.
+  void count_closed(const StreamSlot& slot, const Latencies& latencies) noexcept;
   // A stream of that rule has begun.
   void note_opened(std::uint8_t rule_index) noexcept;
   // A connection of that rule has begun and ended, and was never a stream.
@@ -86,13 +90,13 @@ class Segment {
   template <typename Part>
   static bool has_memory(const Part& part) noexcept;
   // What it returns is to be stored in `closings`.
-  std::uint64_t begin_closing(const StreamSlot& slot) noexcept RR_REQUIRES(busy_);
+  std::uint64_t begin_closing(const StreamSlot& slot, const Latencies& latencies) noexcept RR_REQUIRES(busy_);
   void unlock() noexcept RR_RELEASE(busy_) { busy_.unlock(); }
 
   SegmentHeader* header_ = nullptr;
   RuleSlot* rules_ = nullptr;
   StreamSlot* slots_ = nullptr;
-  std::size_t bytes_ = 0;
+  Latencies* latencies_ = nullptr;  // of kRules rules, then of kSlots slots
   std::uint32_t* free_ = nullptr;  // stack of freed slot numbers
   std::uint32_t free_count_ = 0;
   std::atomic<bool> removed_{false};

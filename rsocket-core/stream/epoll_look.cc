@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/epoll_evaluate.h"
 #include "rsocket-core/stream/epoll_set.h"
@@ -371,6 +372,7 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
   int n = 0;
   // A look may put something into the inner instance that is readable from before.
   bool owed = false;
+  faulted_ = false;
   for (int round = 0; round < 3 && n < max; ++round) {
     if (round > 0 && !owed && (n > 0 || !look_inside_.load(std::memory_order_relaxed))) break;
     owed = left_unarmed_ = false;
@@ -386,6 +388,13 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
         enqueue(item);
         continue;
       }
+      if (hardly_ever(!faults::can_write(&out[n], sizeof out[n]))) {
+        epoll_event unused;
+        faulted_ = look(item, unused, false);
+        if (!faulted_) continue;
+        if (!std::exchange(item.queued, true)) queue_.push_front(item);  // the kernel keeps its place
+        break;
+      }
       if (!look(item, out[n], true, asked)) {
         owed |= !queue_.empty() && queue_.back().owes_room;
         continue;
@@ -393,6 +402,7 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
       item.told_in = wait;  // an item that is reported is still here
       ++n;
     }
+    if (hardly_ever(faulted_)) break;
     owed |= std::exchange(again_, false);
     owed |= left_unarmed_ && !polls_ && n == 0;
   }
@@ -423,7 +433,7 @@ int EpollSet::promise_room(std::uint64_t wait, epoll_event* out, int max) noexce
           item->stream->plan_poll(poll_bits(item->mask), Stream::Arm::kNever);
       if (!plan.frozen || !item->stream->room_is_near()) continue;
       room_.held = true;
-      if (n == max) {
+      if (n == max || !faults::can_write(&out[n], sizeof out[n])) {
         room_.from = place - 1;
         return n;
       }

@@ -230,11 +230,11 @@ class EpollSet {
   bool alone_ RR_GUARDED_BY(mutex_) = false;         // nobody sleeps here
   // The longest `spin` of the streams' rules: of all that ever were here, and of those that a
   // wait's looks have put off.
-  std::int64_t longest_spin_ns_ RR_GUARDED_BY(mutex_) = 0;
-  std::int64_t put_off_spin_ns_ RR_GUARDED_BY(mutex_) = 0;
+  std::int64_t longest_spin_ns_ RR_GUARDED_BY(mutex_) = 0, put_off_spin_ns_ RR_GUARDED_BY(mutex_) = 0;
   AdaptivePoller poller_;
   bool again_ RR_GUARDED_BY(mutex_) = false;  // a look has put something into the inner instance
   bool moved_ RR_GUARDED_BY(mutex_) = false;  // a look has given a stream to the kernel
+  bool faulted_ RR_GUARDED_BY(mutex_) = false;  // the program's array has no memory for the next event
   std::atomic<bool> look_inside_{false};  // the inner instance may have something to say
 
   Mutex dirty_mutex_ RR_RANK(epoll_news);  // taken with streams' locks held

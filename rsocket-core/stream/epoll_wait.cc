@@ -232,6 +232,7 @@ class EpollSet::WaitCall {
     set_.put_off_spin_ns_ = 0;
     n_ += set_.collect(number_, out_ + n_, std::max(streams_most_ - n_, 0));
     set_.room_.owed = n_ >= max_ && set_.room_.held;
+    if (hardly_ever(set_.faulted_)) return no_memory();
     poll_first_ = std::exchange(set_.polls_, false) && n_ == 0 && set_.left_unarmed_;
     if (n_ > 0 || streams_most_ == 0 || last_ || poll_first_) return Step::kGoOn;
     if (set_.left_unarmed_) return Step::kAgain;
@@ -251,11 +252,21 @@ class EpollSet::WaitCall {
     return Step::kFailed;
   }
 
+  // There is none for the next event, which the next wait tells.
+  [[gnu::cold]] Step no_memory() const noexcept {
+    if (n_ > 0) return Step::kDone;
+    errno = EFAULT;
+    return Step::kFailed;
+  }
+
   // What the kernel has to tell, behind what there is. False: nothing but an error, with errno.
   [[gnu::always_inline]] bool ask_kernel(bool sleeps) {
     if (sleeps && (mask_ != nullptr || (!slept_ && !polled_))) signals::begin_wait();
     int m = set_.sleep(epfd_, out_ + n_, max_ - n_, sleeps ? deadline_ns_ : 0, mask_);
-    interrupted_ |= sleeps && signals::came_since_begin();
+    // One that only the mask has held back comes as news of the library's own ends the sleep: it would have
+    // come behind the call.
+    interrupted_ |= sleeps && signals::came_since_begin() &&
+                    (m <= 0 || mask_ == nullptr || signals::blocks_no_more(*mask_));
     slept_ |= sleeps;
     sleeper_.leave();
     set_.kernel_had_some_.store(m > 0, std::memory_order_relaxed);
@@ -292,6 +303,7 @@ class EpollSet::WaitCall {
         std::rotate(news_, out_ + n_, out_ + n_ + streams);
       }
       n_ += streams;
+      if (hardly_ever(set_.faulted_)) return no_memory();
       if (n_ == 0 && set_.moved_) return Step::kAgain;  // the kernel has it to tell
     }
     if (news_ != nullptr && asks_more_ && n_ < max_) ask_for_more();

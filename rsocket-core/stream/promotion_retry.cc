@@ -50,7 +50,7 @@ bool passing_for_returned(Reason reason) noexcept {
 // ---- The decisions
 
 Retry PromotionRetry::decide_after_refusal(Reason reason, Reason peer_reason, bool returned,
-                                           bool impatient, bool attempted) noexcept {
+                                           bool impatient, Reason before) noexcept {
   const Reason cause = reason == Reason::kPeerRefused ? peer_reason : reason;
   if (reason == Reason::kFork || peer_reason == Reason::kFork) return Retry::kAfterFork;
   if (peer_reason == Reason::kOperator) return Retry::kByAgent;
@@ -62,8 +62,9 @@ Retry PromotionRetry::decide_after_refusal(Reason reason, Reason peer_reason, bo
     return cause == Reason::kBusy && impatient ? Retry::kAfterFewUses : Retry::kAfterUses;
   }
   if (cause == Reason::kMemlock || cause == Reason::kNoRdmaDevice) return Retry::kAfterPause;
-  // A peer was there, and another may be about to take its place.
-  if (cause == Reason::kPeerHasNoRingroad && attempted) return Retry::kAfterPause;
+  // A server answers a moment after it listens, or after its first accept() of a listener that it was given.
+  // One that answered before may have another in its place soon.
+  if (cause == Reason::kPeerHasNoRingroad && before != Reason::kPeerHasNoRingroad) return Retry::kAfterPause;
   return Retry::kNever;
 }
 
@@ -81,7 +82,11 @@ Retry PromotionRetry::decide_after_return(Reason reason, Reason peer_reason) noe
 
 void PromotionRetry::after_refusal(Reason reason, Reason peer_reason, std::int64_t now_ns) noexcept {
   if (!may_ask()) return;
-  plan(decide_after_refusal(reason, peer_reason, returned_, impatiences() > 0, attempts_ > 0), now_ns);
+  const Retry retry =
+      decide_after_refusal(reason, peer_reason, returned_, impatiences() > 0, refused_before_);
+  // One that was refused for anything else is not forgotten.
+  if (refused_before_ == Reason::kNone || reason != Reason::kPeerHasNoRingroad) refused_before_ = reason;
+  plan(retry, now_ns);
 }
 
 void PromotionRetry::after_give_up(Reason reason, Reason peer_reason, std::int64_t now_ns) noexcept {
@@ -109,6 +114,7 @@ bool PromotionRetry::after_return(Reason reason, Reason peer_reason, std::int64_
 
 void PromotionRetry::on_channel(std::int64_t now_ns) noexcept {
   attempts_ = room_pauses_ = 0;
+  refused_before_ = Reason::kNone;
   impatiences_.store(0, std::memory_order_relaxed);
   switched_ns_ = now_ns;
 }
@@ -173,7 +179,7 @@ bool PromotionRetry::attempt_after(std::uint64_t uses) noexcept {
 // Impatience says nothing about the peer, but how long a switch takes: the next one may take longer.
 void PromotionRetry::ask_after_impatience(std::int64_t now_ns) noexcept {
   const unsigned before = impatiences();
-  impatiences_.store(std::min(before + 1, kMostImpatiences), std::memory_order_relaxed);
+  impatiences_.store(std::min(before + 1, kPatienceDoublings), std::memory_order_relaxed);
   if (!may_ask()) return;
   if (before < kMostImpatiences) {
     ask_after_uses(kUsesAfterImpatience);
@@ -218,6 +224,7 @@ void PromotionRetry::end_hold(bool at_any_use) noexcept {
 bool PromotionRetry::begin_anew(State state, bool at_once) noexcept {
   peer_keeps_ = false;
   attempts_ = fork_pauses_ = pauses_ = room_pauses_ = 0;
+  refused_before_ = Reason::kNone;
   impatiences_.store(0, std::memory_order_relaxed);
   if (!asks_ || (state != State::kOnTcp && state != State::kResuming)) return false;
   const bool start = at_once && state == State::kOnTcp;

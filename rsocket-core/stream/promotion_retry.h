@@ -9,10 +9,12 @@
 //   refused: no channel is free                         after a pause, 10 ms to 1.3 s
 //   refused: busy, and it was on a channel before       after 10 ms
 //   refused for something that passes                   after 64 uses, doubled 6 times; then after a pause
+//   refused: nobody answers at the peer's address       after a pause, once: a server may be about to; as
+//                                                       often as it takes if a peer answered before
 //   refused for anything else                           never
 //   switch given up by a program that does not wait     after 16 uses, 4 times; then after a pause
 //   back on TCP: not used for long                      as a new connection does
-//   back on TCP for something that passes               after a pause, 1 s to 64 s
+//   back on TCP for something that passes               after a pause, 1 s to 16 s
 //   back on TCP for anything else                       never
 //
 // A program that waits in connect() for its channel, as the rule's `wait` says, asks again sooner after what
@@ -48,6 +50,8 @@ class PromotionRetry {
  public:
   // Switches that are given up, in a row, for programs that do not wait, before a pause.
   static constexpr unsigned kMostImpatiences = 4;
+  // How often the patience doubles with them: to 0.64 s, which is little beside the pauses.
+  static constexpr unsigned kPatienceDoublings = 6;
   static constexpr unsigned kMostAttempts = 6;
   static constexpr std::uint64_t kFirstUses = 64;
   static constexpr std::uint64_t kUsesAfterImpatience = 16;
@@ -55,7 +59,7 @@ class PromotionRetry {
   static constexpr std::int64_t kFirstForkPauseNs = 250'000'000;
   static constexpr std::int64_t kLongestForkPauseNs = 4'000'000'000;
   static constexpr std::int64_t kFirstPauseNs = 1'000'000'000;
-  static constexpr unsigned kPauseDoublings = 6;
+  static constexpr unsigned kPauseDoublings = 4;
   static constexpr std::int64_t kFirstRoomPauseNs = 10'000'000;
   static constexpr unsigned kRoomPauseDoublings = 7;
   // A channel that held for so long makes the next pause the shortest again.
@@ -96,9 +100,10 @@ class PromotionRetry {
   void on_channel(std::int64_t now_ns) noexcept;
 
   // The decisions. `returned`: it was on a channel once. `impatient`: the last switch was given up for a
-  // program that does not wait. `attempted`: it was refused before.
+  // program that does not wait. `before`: kNone at the first attempt since it was on a channel;
+  // kPeerHasNoRingroad if nobody answered any; else why another was refused.
   static Retry decide_after_refusal(Reason reason, Reason peer_reason, bool returned, bool impatient,
-                                    bool attempted) noexcept;
+                                    Reason before) noexcept;
   static Retry decide_after_return(Reason reason, Reason peer_reason) noexcept;
   // Whether a program, here or there, could not wait for the end of the switch. The channel may be gone
   // before the peer's word of it has come: then its RESUME says so.
@@ -120,6 +125,7 @@ class PromotionRetry {
   // True once after the peer has said that it is kept on TCP there.
   bool take_peer_keeps() noexcept { return std::exchange(peer_keeps_, false); }
 
+  // At most kPatienceDoublings.
   unsigned impatiences() const noexcept { return impatiences_.load(std::memory_order_relaxed); }
 
  private:
@@ -143,6 +149,7 @@ class PromotionRetry {
   std::atomic<Reason> hold_{Reason::kNone};
   std::atomic<unsigned> impatiences_{0};
   unsigned attempts_ = 0;
+  Reason refused_before_ = Reason::kNone;  // see decide_after_refusal()
   unsigned fork_pauses_ = 0;
   unsigned pauses_ = 0;
   unsigned room_pauses_ = 0;

@@ -36,6 +36,7 @@
 #include "rsocket-core/protocol/state_word.h"
 #include "rsocket-core/protocol/wire.h"
 #include "rsocket-core/stats/stats.h"
+#include "rsocket-core/stream/answer_timer.h"
 #include "rsocket-core/stream/stream_host.h"
 #include "rsocket-core/stream/switch_protocol.h"
 #include "rsocket-core/stream/waiter.h"
@@ -125,6 +126,7 @@ class StreamCore {
   // One that senders write.
   alignas(kLineBytes) Mutex tx_mutex_ RR_RANK(stream_tx) RR_ACQUIRED_BEFORE(rx_mutex_);
   std::atomic<bool> touched_tx_{false};
+  SampleCountdown tx_sample_;
   bool fin_sent_ RR_GUARDED_BY(tx_mutex_) = false;
   bool sent_after_peer_closed_ RR_GUARDED_BY(tx_mutex_) = false;
   std::uint64_t tcp_tx_ RR_GUARDED_BY(tx_mutex_) = 0;  // bytes written to TCP, frames included
@@ -136,6 +138,7 @@ class StreamCore {
   // One that receivers and waiting threads write.
   alignas(kLineBytes) Mutex rx_mutex_ RR_RANK(stream_rx);
   std::atomic<bool> touched_rx_{false};
+  SampleCountdown rx_sample_;
   bool gave_back_ RR_GUARDED_BY(rx_mutex_) = false;   // bytes in front of the ring's: unread_return.cc
   bool came_again_ RR_GUARDED_BY(rx_mutex_) = false;  // the program has read some over TCP
   std::size_t verified_ RR_GUARDED_BY(rx_mutex_) = 0;  // frame bytes seen at boundary_, unread yet

@@ -32,6 +32,7 @@ inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2His
     stats::Counters::add(counts.traffic.tx_bytes[1], n);
     stats::Counters::add(counts.traffic.tx_messages[1], 1);
     counts.tx_sizes.add_within(n);
+    if (hardly_ever(tx_sample_.due())) sample(true, true);
   }
   tx_mutex_.unlock_within();
   return sent ? static_cast<ssize_t>(n) : -1;
@@ -49,6 +50,7 @@ inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2His
     stats::Counters::add(counts.traffic.rx_bytes[1], taken);
     stats::Counters::add(counts.traffic.rx_messages[1], 1);
     counts.rx_sizes.add_within(taken);
+    if (hardly_ever(rx_sample_.due())) sample(false, true);
   }
   return taken;
 }

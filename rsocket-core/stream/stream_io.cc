@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/stream_fastpath.h"
 #include "rsocket-core/stream/stream_vectors.h"
@@ -109,9 +110,7 @@ ssize_t Stream::send_long(const iovec* iov, int count_iov, int flags, Sleep slee
       held = protocol_.holds_sends();
       if (r.step == Step::kDone) {
         count(true, by_channel, r.bytes);
-        if (done == 0) {
-          stats::Counters::add(slot_->counts.traffic.tx_messages[by_channel], 1);
-        }
+        if (done == 0) count_message(true, by_channel);
         if (done + r.bytes >= total) count_size(true, total);
         if (standing_.is(StateWord::kStalled)) stall_ends();
       }
@@ -192,12 +191,15 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
         // As the kernel has it: the first send after the peer's close is taken, its reset makes
         // the next one fail.
         if (sent_after_peer_closed_) return {Step::kError, 0, EPIPE};
-        if (total_bytes(iov, count_iov) == skip) return {Step::kDone, 0, 0};
+        const std::size_t taken = total_bytes(iov, count_iov) - skip;
+        if (taken == 0) return {Step::kDone, 0, 0};
+        const auto is_there = [](const std::byte* from, std::size_t n) { return faults::can_read(from, n); };
+        if (!for_each_piece(iov, count_iov, skip, taken, is_there)) return {Step::kError, 0, EFAULT};
         sent_after_peer_closed_ = true;
         shutdowns_.fetch_add(1, std::memory_order_relaxed);
         standing_.set_error(EPIPE);
         waiters_.wake(POLLIN | POLLOUT);
-        return {Step::kDone, total_bytes(iov, count_iov) - skip, 0};
+        return {Step::kDone, taken, 0};
       }
       if (is_over()) return {Step::kError, 0, EPIPE};
       if (channel_->failed()) return {Step::kService, 0, 0};
@@ -213,10 +215,12 @@ Stream::IoResult Stream::try_send(const iovec* iov, int count_iov, std::size_t s
       }
       const std::size_t limit = std::min(view.size, kCommitBytes);
       std::byte* to = view.data;
-      for_each_piece(iov, count_iov, skip, limit, [&](const std::byte* from, std::size_t n) {
-        std::memcpy(to, from, n);
+      const auto put = [&](const std::byte* from, std::size_t n) {
+        if (!faults::copy(to, from, n)) return false;
         to += n;
-      });
+        return true;
+      };
+      if (!for_each_piece(iov, count_iov, skip, limit, put)) return {Step::kError, 0, EFAULT};
       const auto n = static_cast<std::size_t>(to - view.data);
       if (n > 0) channel_->commit(n);
       if (channel_->tx_posted() != channel_->tx_head()) {

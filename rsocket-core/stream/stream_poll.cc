@@ -245,6 +245,7 @@ void StreamReadiness::after_sleep(const Waiter* taker) noexcept {
     waiters_.wake_in_place(POLLIN | POLLOUT, taker);
     if (taker == nullptr || channel_->drains_by_edge()) channel_->drain();
     channel_->progress();
+    if (channel_->rx_view().size > 0) note_wake_up();
   }
   if (agent_on_channel_.load(std::memory_order_relaxed)) attend();
 }
@@ -253,6 +254,7 @@ bool StreamReadiness::take_in_by_edge() noexcept {
   MutexLock rx(rx_mutex_);
   if (channel_ == nullptr || channel_->drains_by_edge()) return false;
   channel_->progress();
+  if (channel_->rx_view().size > 0) note_wake_up();
   return true;
 }
 

@@ -17,9 +17,9 @@ namespace ringroad {
 
 class StreamReadiness : public StreamTransitions {
  public:
-  // Of a program that does not wait: until the switch is given up, twice as long each time,
-  // PromotionRetry::kMostImpatiences times (threads may have to wait long for a processor); and if it cannot
-  // be given up.
+  // Of a program that does not wait: until the switch is given up, twice as long each time, as often as
+  // PromotionRetry::kPatienceDoublings (threads may have to wait long for a processor); and if it cannot be
+  // given up.
   static constexpr std::int64_t kSwitchPatienceNs = 10'000'000;
   static constexpr std::int64_t kTokenPatienceNs = 100'000'000;
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/stream_fastpath.h"
 #include "rsocket-core/stream/stream_vectors.h"
@@ -161,7 +162,7 @@ Stream::IoResult Stream::try_recv(const iovec* iov, int count_iov, std::size_t s
   }
   if (r.step == Step::kDone && r.bytes > 0 && (flags & MSG_PEEK) == 0) {
     count(false, by_channel, r.bytes);
-    if (skip == 0) stats::Counters::add(slot_->counts.traffic.rx_messages[by_channel], 1);
+    if (skip == 0) count_message(false, by_channel);
   }
   return r;
 }
@@ -253,10 +254,12 @@ Stream::IoResult Stream::recv_ring(const iovec* iov, int count_iov, std::size_t 
   const std::size_t n = std::min(wanted, view.size);
   if ((flags & MSG_TRUNC) == 0) {
     const std::byte* from = view.data;
-    for_each_piece(iov, count_iov, skip, n, [&](std::byte* to, std::size_t piece) {
-      std::memcpy(to, from, piece);
+    const bool whole = for_each_piece(iov, count_iov, skip, n, [&](std::byte* to, std::size_t piece) {
+      if (!faults::copy(to, from, piece)) return false;
       from += piece;
+      return true;
     });
+    if (!whole) return {Step::kError, 0, EFAULT};
   }
   if ((flags & MSG_PEEK) == 0 && n > 0) channel_->consume(n);
   return {Step::kDone, n, 0};
@@ -272,8 +275,10 @@ Stream::IoResult Stream::recv_again(const iovec* iov, int count, std::size_t ski
     const std::size_t piece = std::min(iov[i].iov_len - passed, left);
     skip -= passed;
     if ((flags & MSG_TRUNC) == 0 && piece > 0) {
-      std::memcpy(static_cast<char*>(iov[i].iov_base) + passed,
-                  &again_.copy.bytes[again_.copy.sent + n], piece);
+      if (!faults::copy(static_cast<char*>(iov[i].iov_base) + passed,
+                        &again_.copy.bytes[again_.copy.sent + n], piece)) {
+        return {Step::kError, 0, EFAULT};
+      }
     }
     n += piece;
     left -= piece;

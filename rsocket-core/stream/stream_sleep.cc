@@ -119,6 +119,7 @@ int StreamReadiness::sleep_on_word(ThreadWaiter& waiter, short events, std::int6
   // The kernel has restarted the sleep after those that ask for it.
   const bool restarted = until == nullptr && signals::thread_state.ran == signals::kRestarting;
   if (n >= 0 && restarted) signals::begin_wait();
+  if (n > 0 && (events & POLLIN) != 0) note_wake_up();
   return n;
 }
 

@@ -11,15 +11,20 @@ namespace ringroad {
 StreamStats::StreamStats(StreamHost* host, stats::Segment* segment, std::uint64_t id, int fd, Role role,
                          const FourTuple& tuple, const StreamConfig& config) noexcept
     : StreamCore(host, id, fd, role, tuple, config), segment_(segment) {
+  (role_ == Role::kConnect ? rx_sample_ : tx_sample_).set(AnswerTimer::first(id));
   if (segment_ != nullptr) {
     slot_ = segment_->acquire();
     if (slot_ == nullptr) segment_->header().unlisted.fetch_add(1, std::memory_order_relaxed);
   }
   if (slot_ == nullptr) {
-    own_slot_.reset(new (std::nothrow) stats::StreamSlot);
-    // Not even that much memory: count into a slot that all streams share and nothing reads.
-    static stats::StreamSlot nobody_reads;
-    slot_ = own_slot_ != nullptr ? own_slot_.get() : &nobody_reads;
+    unlisted_.reset(new (std::nothrow) Unlisted);
+    // Not even that much memory: count into a place that all streams share and nothing reads.
+    static Unlisted nobody_reads;
+    Unlisted& place = unlisted_ != nullptr ? *unlisted_ : nobody_reads;
+    slot_ = &place.slot;
+    latencies_ = &place.latencies;
+  } else {
+    latencies_ = &segment_->latencies(*slot_);
   }
   if (segment_ != nullptr) {
     rule_index_ = segment_->rule_index(config_.rule);
@@ -33,7 +38,7 @@ StreamStats::~StreamStats() {
     segment_->release(slot_);
     return;
   }
-  if (own_slot_ != nullptr) segment_->count_closed(*own_slot_);
+  if (unlisted_ != nullptr) segment_->count_closed(unlisted_->slot, unlisted_->latencies);
   segment_->header().unlisted.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -68,11 +73,35 @@ void StreamStats::count(bool sent, bool channel, std::size_t bytes) noexcept {
   stats::Counters::add(sent ? c.tx_bytes[channel] : c.rx_bytes[channel], bytes);
 }
 
+void StreamStats::count_message(bool sent, bool channel) noexcept {
+  stats::Counters& c = slot_->counts.traffic;
+  stats::Counters::add(sent ? c.tx_messages[channel] : c.rx_messages[channel], 1);
+  if ((sent ? tx_sample_ : rx_sample_).due()) sample(sent, channel);
+}
+
+void StreamStats::sample(bool sent, bool channel) noexcept {
+  const std::int64_t now = sys::now_ns();
+  SampleCountdown& own = sent ? tx_sample_ : rx_sample_;
+  SampleCountdown& other = sent ? rx_sample_ : tx_sample_;
+  if (const std::int64_t took = sent ? AnswerTimer::kNothing : answers_.read(now); took >= 0) {
+    latencies_->reads.add(static_cast<std::uint64_t>(took));
+  }
+  if (sent == (role_ == Role::kConnect)) {
+    answers_.asked(now, own, other);
+  } else if (const std::int64_t took = answers_.answered(now, other, own); took >= 0) {
+    latencies_->answers[channel].add(static_cast<std::uint64_t>(took));
+  }
+}
+
+void StreamStats::note_wake_up() noexcept {
+  if (answers_.times_wake_up()) answers_.woken(sys::now_ns(), rx_sample_);
+}
+
 void StreamStats::count_kernel_io(bool sent, ssize_t result) noexcept {
   if (result <= 0) return;
   stats::Counters& c = slot_->counts.traffic;
   stats::Counters::add(sent ? c.tx_bytes[0] : c.rx_bytes[0], static_cast<std::size_t>(result));
-  stats::Counters::add(sent ? c.tx_messages[0] : c.rx_messages[0], 1);
+  count_message(sent, false);
   count_size(sent, static_cast<std::size_t>(result));
 }
 

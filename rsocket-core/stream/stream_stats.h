@@ -36,6 +36,13 @@ class StreamStats : public StreamCore {
   }
   void publish_identity() noexcept;
   void publish_state() noexcept;
+  // A call of the program's has begun to move bytes. Under the direction's lock, but for a stream on the
+  // kernel for good.
+  void count_message(bool sent, bool channel) noexcept;
+  // The same, where it is counted already and due to be timed.
+  [[gnu::cold]] void sample(bool sent, bool channel) noexcept;
+  // A sleep of the program's has ended, as there is something to read.
+  void note_wake_up() noexcept;
   // A piece of a message.
   void count(bool sent, bool channel, std::size_t bytes) noexcept;
   // What a call of the program's has transferred in all.
@@ -52,8 +59,15 @@ class StreamStats : public StreamCore {
 
  private:
   stats::Segment* const segment_;
-  std::unique_ptr<stats::StreamSlot> own_slot_;  // slot_, when the segment is full or missing
+  // What slot_ and latencies_ are when the segment is full or missing.
+  struct Unlisted {
+    stats::StreamSlot slot;
+    stats::Latencies latencies{};
+  };
+  std::unique_ptr<Unlisted> unlisted_;
+  stats::Latencies* latencies_ = nullptr;
   std::uint8_t rule_index_ = 0;  // in segment_
+  AnswerTimer answers_;
 };
 
 }  // namespace ringroad

@@ -96,9 +96,10 @@ ssize_t move_window(int fd, const iovec* iov, int count, std::size_t skip, std::
              : move_window_of<call, kMostVectors>(fd, iov, count, skip, limit, flags);
 }
 
-// Calls copy(pointer, bytes) for each contiguous piece of the vectors after `skip`, up to `limit`.
+// Calls copy(pointer, bytes) for each contiguous piece of the vectors after `skip`, up to `limit`, as long as
+// it says true. False: one has said no.
 template <typename Copy>
-void for_each_piece(const iovec* iov, int count, std::size_t skip, std::size_t limit,
+bool for_each_piece(const iovec* iov, int count, std::size_t skip, std::size_t limit,
                     Copy copy) noexcept {
   for (int i = 0; i < count && limit > 0; ++i) {
     if (skip >= iov[i].iov_len) {
@@ -106,10 +107,11 @@ void for_each_piece(const iovec* iov, int count, std::size_t skip, std::size_t l
       continue;
     }
     const std::size_t n = std::min(iov[i].iov_len - skip, limit);
-    copy(static_cast<std::byte*>(iov[i].iov_base) + skip, n);
+    if (!copy(static_cast<std::byte*>(iov[i].iov_base) + skip, n)) return false;
     limit -= n;
     skip = 0;
   }
+  return true;
 }
 
 }  // namespace ringroad

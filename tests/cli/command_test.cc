@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rsocket-core/protocol/reason.h"
 #include "tests/cli/support.h"
 
 namespace ringroad::cli {
@@ -69,6 +70,22 @@ TEST(Command, WrongArgumentsGiveTwoAndAreToldOnStderr) {
 
 TEST(Command, AnUnknownCommandIsNamed) {
   EXPECT_THAT(ringroad({"sss"}).err, HasSubstr("no command \"sss\""));
+}
+
+TEST(Command, ReasonsTellsMeaningAndRemedyOfThoseThatAreNamedOrOfAll) {
+  const Result two = ringroad({"reasons", "memlock", "busy"});
+  EXPECT_EQ(two.status, 0);
+  EXPECT_THAT(two.out, testing::StartsWith("memlock\n  means  memory could not be registered"));
+  EXPECT_THAT(two.out, HasSubstr("  do     `LimitMEMLOCK=` of the unit"));
+  EXPECT_THAT(two.out, HasSubstr("\nbusy\n"));
+  EXPECT_THAT(two.out, Not(HasSubstr("\npending\n")));
+  const json all = json::parse(ringroad({"reasons", "--json"}).out);
+  EXPECT_EQ(all.size(), static_cast<std::size_t>(Reason::kCount));
+  EXPECT_EQ(all[0]["reason"], "none");
+  const Result wrong = ringroad({"reasons", "memlokc"});
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_EQ(wrong.out, "");
+  EXPECT_THAT(wrong.err, HasSubstr("no reason \"memlokc\""));
 }
 
 TEST(Command, VersionTellsTheLibraryThatRunPreloads) {

@@ -101,6 +101,30 @@ TEST(Collector, CountersNeverFallWhileTheProcessLives) {
   EXPECT_THAT(collector.collect(Format::kPrometheus), HasSubstr("program=\"mariadbd\"} 8\n"));
 }
 
+TEST(Collector, AnswersAreHistogramsByRuleAndCarrierOfStreamsGoneAndLive) {
+  const TempFolder folder;
+  const auto segment = make_segment(folder, "mariadbd");
+  const std::uint8_t rule = segment->rule_index("galera");
+  segment->rule_latencies(rule).answers[1].add(1000);
+  StreamSlot* slot = add_stream(*segment, 1, "10.9.1.1", 23306, "10.9.0.1", 40000);
+  Segment::begin(*slot);
+  slot->rule_index = rule;
+  Segment::end(*slot);
+  segment->latencies(*slot).answers[1].add(2'000'000'000);
+  segment->latencies(*slot).reads.add(300);
+  Collector collector(folder.path(), kMostProcesses);
+  const std::string text = collector.collect(Format::kPrometheus);
+  const std::string of_rule =
+      "{pid=\"" + std::to_string(getpid()) + "\",program=\"mariadbd\",rule=\"galera\"";
+  const std::string channel = of_rule + ",carrier=\"channel\"";
+  EXPECT_THAT(text, HasSubstr("ringroad_answer_seconds_bucket" + channel + ",le=\"5.12e-07\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("ringroad_answer_seconds_bucket" + channel + ",le=\"1.024e-06\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("ringroad_answer_seconds_bucket" + channel + ",le=\"+Inf\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("ringroad_answer_seconds_sum" + channel + "} 2.000001\n"));
+  EXPECT_THAT(text, HasSubstr("ringroad_read_delay_seconds_count" + of_rule + "} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("ringroad_answer_seconds_bucket" + of_rule + ",carrier=\"tcp\"")));
+}
+
 TEST(Collector, AnotherFileOfTheSameNumberBeginsAnew) {
   const TempFolder folder;
   auto segment = make_segment(folder, "first");

@@ -127,6 +127,105 @@ TEST_F(SegmentFiles, OtherSizesOfItsPartsAreRefused) {
               HasSubstr("other sizes"));
 }
 
+TEST_F(SegmentFiles, LatenciesOfImpossibleSizesAreRefused) {
+  constexpr std::uint32_t kKnown = sizeof(stats::Latencies);
+  for (const std::uint32_t bytes : {1U, 8U, kKnown - 8, kKnown + 4, 64 * 1024U + 8, 0xfffffff8U}) {
+    EXPECT_THAT(skipped_after([&](SegmentHeader& header) { header.latencies_bytes = bytes; }),
+                HasSubstr("latencies of " + std::to_string(bytes) + " bytes"));
+  }
+}
+
+TEST_F(SegmentFiles, LatenciesThatReachBehindTheEndOfTheFileAreTruncated) {
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.latencies_bytes += 8; }),
+              StartsWith("it is truncated: " + std::to_string(stats::kSegmentBytes) + " of "));
+  EXPECT_THAT(skipped_after([](SegmentHeader& header) { header.latencies_bytes = 64 * 1024; }),
+              StartsWith("it is truncated: "));
+  make_segment(folder_);
+  ASSERT_EQ(truncate(own_segment(folder_).c_str(), stats::kSegmentBytes - 1), 0);
+  EXPECT_THAT(skipped(), StartsWith("it is truncated: "));
+}
+
+// Its streams and rules have times, and each has others.
+class SegmentLatencies : public SegmentFiles {
+ protected:
+  static constexpr std::uint64_t kStreams = 100;
+
+  SegmentLatencies() : segment_(make_segment(folder_)) {
+    for (std::uint64_t id = 1; id <= kStreams; ++id) {
+      stats::StreamSlot* slot = add_stream(*segment_, id, "127.0.0.1", 1, "127.0.0.1", 2);
+      slot->rule_index = segment_->rule_index(id % 2 == 0 ? "even" : "odd");
+      segment_->latencies(*slot).answers[1].add(id);
+      segment_->latencies(*slot).reads.add(1000 * id);
+    }
+    segment_->rule_latencies(segment_->rule_index("even")).answers[0].add(7);
+  }
+  std::string content() const {
+    std::ifstream in(own_segment(folder_), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void all_are_there() {
+    const ProcessReport process = one_process();
+    ASSERT_EQ(process.streams.size(), kStreams);
+    for (std::uint64_t id = 1; id <= kStreams; ++id) {
+      ASSERT_NE(process.streams[id - 1].latencies, nullptr) << id;
+      const LatenciesReport& latencies = *process.streams[id - 1].latencies;
+      EXPECT_EQ(latencies.answers[0].sum_ns, 0U);
+      EXPECT_EQ(latencies.answers[1].sum_ns, id);
+      EXPECT_EQ(latencies.reads.sum_ns, 1000 * id);
+    }
+    ASSERT_EQ(process.rules.size(), 2U);
+    EXPECT_EQ(process.rules[1].name, "even");
+    EXPECT_EQ(process.rules[1].latencies.answers[0].sum_ns, 7U);
+    EXPECT_EQ(process.rules[0].latencies.answers[0].sum_ns, 0U);
+    EXPECT_EQ(sum_of(process.rules[0].latencies.answers[1].counts), kStreams / 2);
+    EXPECT_EQ(process.closed_latencies.answers[0].sum_ns, 7U);
+  }
+
+  const std::unique_ptr<stats::Segment> segment_;
+};
+
+TEST_F(SegmentLatencies, AreThoseOfTheirStreamAndRule) { all_are_there(); }
+
+TEST_F(SegmentLatencies, MayBeLongerInFilesOfALaterVersion) {
+  constexpr std::uint32_t kMore = 64;
+  const std::string bytes = content();
+  std::string later = bytes.substr(0, stats::kLatenciesOffset);
+  reinterpret_cast<SegmentHeader*>(later.data())->latencies_bytes += kMore;
+  for (std::uint32_t i = 0; i < stats::kRules + stats::kSlots; ++i) {
+    later += bytes.substr(stats::kLatenciesOffset + i * sizeof(stats::Latencies), sizeof(stats::Latencies));
+    later += std::string(kMore, '\xff');
+  }
+  write_file(own_segment(folder_), later);
+  all_are_there();
+}
+
+// As the releases before the latencies made it: the file ends with its slots.
+TEST_F(SegmentLatencies, AreNoneInTheFileOfAnOlderLibrary) {
+  std::string bytes = content().substr(0, stats::kLatenciesOffset);
+  reinterpret_cast<SegmentHeader*>(bytes.data())->latencies_bytes = 0;
+  write_file(own_segment(folder_), bytes);
+  const ProcessReport process = one_process();
+  ASSERT_EQ(process.streams.size(), kStreams);
+  for (const StreamReport& stream : process.streams) EXPECT_EQ(stream.latencies, nullptr);
+  ASSERT_EQ(process.rules.size(), 2U);
+  EXPECT_EQ(process.rules[1].streams, kStreams / 2);
+  EXPECT_EQ(process.rules[1].latencies.answers[0].sum_ns, 0U);
+}
+
+// All that a command of before the latencies looks for is where it has always been, and is as large.
+TEST_F(SegmentLatencies, StandBehindAllThatOlderCommandsRead) {
+  const SegmentHeader& header = segment_->header();
+  EXPECT_EQ(header.version, 5U);
+  EXPECT_EQ(header.header_bytes, 4096U);
+  EXPECT_EQ(header.rule_bytes, 1056U);
+  EXPECT_EQ(header.slot_bytes, 952U);
+  const std::string bytes = content();
+  EXPECT_STREQ(&bytes[4096 + 1056], "even");
+  const auto slot = std::string::size_type{4096 + 69632};
+  EXPECT_EQ(reinterpret_cast<const stats::StreamSlot*>(&bytes[slot + 952])->id, 2U);
+  EXPECT_GE(stats::kLatenciesOffset, slot + 952 * header.slots);
+}
+
 // A later version has more behind each header, rule and slot.
 TEST_F(SegmentFiles, WhatALaterVersionHasAppendedIsPassedOver) {
   constexpr std::uint32_t kMore = 64;
@@ -152,6 +251,7 @@ TEST_F(SegmentFiles, WhatALaterVersionHasAppendedIsPassedOver) {
     later += bytes.substr(stats::kSlotsOffset + i * sizeof(stats::StreamSlot), sizeof(stats::StreamSlot));
     later += std::string(kMore, '\xff');
   }
+  later += bytes.substr(stats::kLatenciesOffset);
   write_file(own_segment(folder_), later);
   const ProcessReport process = one_process();
   ASSERT_EQ(process.streams.size(), 100U);
@@ -307,11 +407,10 @@ TEST_F(SegmentFiles, WhatManyDeadLeftBehindIsNotReadForThoseThatRun) {
   std::vector<char> header(sizeof(SegmentHeader));
   ASSERT_EQ(std::ifstream(own_segment(folder_)).read(header.data(), sizeof(SegmentHeader)).gcount(),
             static_cast<std::streamsize>(header.size()));
-  // All of its slots were used: 16 MiB each, which are holes here.
+  // All of its slots were used: 25 MiB each, which are holes here.
   auto& dead = *reinterpret_cast<SegmentHeader*>(header.data());
   dead.slots_used.store(stats::kSlots);
-  const auto size = static_cast<off_t>(stats::kSlotsOffset +
-                                       std::uint64_t{stats::kSlots} * sizeof(stats::StreamSlot));
+  constexpr off_t size = stats::kSegmentBytes;
   for (std::uint32_t i = 0; i < kDead; ++i) {
     dead.pid = kBeyondEveryPid + i;
     const std::string path = folder_.file(std::to_string(dead.pid));

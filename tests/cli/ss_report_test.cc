@@ -48,6 +48,10 @@ StreamReport on_rdma() {
   stream.measures.waits[2] = 4;
   stream.measures.promotions = 1;
   stream.measures.resumptions = 6;
+  LatenciesReport latencies;
+  latencies.answers[1].counts[2] = 9;
+  latencies.reads.counts[0] = 5;
+  stream.latencies = std::make_shared<const LatenciesReport>(latencies);
   return stream;
 }
 
@@ -215,6 +219,7 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
   rule.measures.waited_ns = 3;
   rule.measures.promotions = 4;
   rule.measures.resumptions = 5;
+  rule.latencies.answers[0].counts[1] = 1;
   one.streams_opened = 9;
   one.streams_promoted = 8;
   one.unlisted = 7;
@@ -257,7 +262,9 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
     "measures": {"stalls": 7, "waited_ns": 5000, "promotions": 1, "resumptions": 6},
     "histograms": {"tx_size_bytes": [{"up_to": 1, "count": 2}, {"up_to": 64, "count": 31}],
                    "rx_size_bytes": [{"up_to": null, "count": 1}],
-                   "wait_ns": [{"up_to": 4096, "count": 4}]},
+                   "wait_ns": [{"up_to": 4096, "count": 4}],
+                   "answer_tcp_ns": [], "answer_channel_ns": [{"up_to": 1024, "count": 9}],
+                   "read_ns": [{"up_to": 256, "count": 5}]},
     "streams_opened": 9, "streams_promoted": 8,
     "channels": {"in_use": 1, "max": 64, "given_back": 5}, "unlisted": 7, "unreadable": 6,
     "promotions_refused": {"memlock": 2},
@@ -265,8 +272,44 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
       "refused": {"timeout": 1},
       "tx_bytes": {"tcp": 1, "channel": 5}, "rx_bytes": {"tcp": 2, "channel": 6},
       "tx_messages": {"tcp": 3, "channel": 7}, "rx_messages": {"tcp": 4, "channel": 8},
-      "stalls": 2, "waited_ns": 3, "promotions": 4, "resumptions": 5}]}]})");
+      "stalls": 2, "waited_ns": 3, "promotions": 4, "resumptions": 5,
+      "histograms": {"tx_size_bytes": [], "rx_size_bytes": [], "wait_ns": [],
+                     "answer_tcp_ns": [{"up_to": 512, "count": 1}], "answer_channel_ns": [],
+                     "read_ns": []}}]}]})");
   EXPECT_EQ(json::parse(ss_json({{one}, {}}, {})), expected);
+}
+
+TEST(SsRules, TellWhatHalfOfTheAnswersAndAlmostAllTake) {
+  ProcessReport one = process(4711, {});
+  RuleReport& rule = one.rules.emplace_back();
+  rule.name = "demo";
+  rule.latencies.answers[0].counts = {};
+  rule.latencies.answers[1].counts[2] = 90;   // 1024 ns at most
+  rule.latencies.answers[1].counts[12] = 10;  // 1,048,576 ns
+  EXPECT_THAT(ss_rules({{one}, {}}, {}), HasSubstr("TCP-ANSWER  CHANNEL-ANSWER  REFUSED\n"));
+  EXPECT_THAT(ss_rules({{one}, {}}, {}), HasSubstr("           -     1.0us/1.0ms  -\n"));
+  SsView exact;
+  exact.exact = true;
+  EXPECT_THAT(ss_rules({{one}, {}}, exact), HasSubstr("  1024/1048576  "));
+}
+
+TEST(SsHistograms, HaveTheTimesOfAnswersByCarrier) {
+  const std::string text = ss_histograms({{process(4711, {on_rdma()})}, {}}, {});
+  EXPECT_THAT(text, HasSubstr("4711  mariadbd  answer, channel  <= 1.0us      9           100.0\n"));
+  EXPECT_THAT(text, HasSubstr("4711  mariadbd  read             <= 256ns      5           100.0\n"));
+  EXPECT_THAT(text, Not(HasSubstr("answer, TCP")));
+}
+
+TEST(Quantile, IsTheBoundThatSoManyStayBelow) {
+  TimesReport times;
+  EXPECT_EQ(quantile_ns(times, 0.5), 0U);
+  times.counts[0] = 1;
+  times.counts[3] = 1;
+  EXPECT_EQ(quantile_ns(times, 0.5), stats::kLatencyUnitNs);
+  EXPECT_EQ(quantile_ns(times, 0.51), 8 * stats::kLatencyUnitNs);
+  times.counts.back() = 100;  // has no bound
+  const std::uint64_t last = stats::Log2Histogram::bound(times.counts.size() - 2);
+  EXPECT_EQ(quantile_ns(times, 0.99), last * stats::kLatencyUnitNs);
 }
 
 TEST(SsJson, NoProcessesAreAnEmptyArray) {

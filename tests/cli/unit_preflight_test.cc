@@ -121,6 +121,26 @@ TEST_F(UnitPreflight, WhatTheUnitPreloadsItselfStaysAndTheLibraryIsAdded) {
   EXPECT_EQ(written_with(early + " " + ours, "/none"), "") << "an empty Environment= forgets all";
 }
 
+// As systemd does, by glob(3): the last file in the order of bytes has the last word.
+TEST_F(UnitPreflight, APatternOfEnvironmentFilesMeansEachFileThatFits) {
+  const std::string ours = folder_.file("library.so");
+  for (const char* name : {"a9.env", "a10.env", ".a99.env", "b1.env"}) {
+    write_file(folder_.file(name), "LD_PRELOAD=/" + std::string(name) + ".so\n");
+  }
+  const auto written_for = [&](const std::string& pattern) {
+    systemctl_says("LoadState=loaded\nEnvironmentFiles=" + pattern + " (ignore_errors=yes)\nExecStart=" +
+                   command("/bin/sh"));
+    EXPECT_EQ(check().status, 0);
+    return written();
+  };
+  EXPECT_EQ(written_for(folder_.file("a*.env")), "LD_PRELOAD=\"/a9.env.so:" + ours + "\"\n");
+  EXPECT_EQ(written_for(folder_.file("[ab]?.env")), "LD_PRELOAD=\"/b1.env.so:" + ours + "\"\n");
+  EXPECT_EQ(written_for(folder_.file("*99.env")), "") << "it does not mean hidden files";
+  std::string by_folder = folder_.path();
+  by_folder.back() = '?';
+  EXPECT_EQ(written_for(by_folder + "/a10.env"), "LD_PRELOAD=\"/a10.env.so:" + ours + "\"\n");
+}
+
 TEST_F(UnitPreflight, WhatIsPreloadedBesidesIsTold) {
   const std::string unit = folder_.file("db.service");
   write_file(unit, "[Service]\nEnvironment=LD_PRELOAD=/jemalloc.so\n");

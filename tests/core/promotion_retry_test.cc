@@ -15,7 +15,7 @@ struct Refused {
   Reason peer_reason;
   bool returned;
   bool impatient;
-  bool attempted;
+  Reason before;
   Retry expected;
 };
 
@@ -23,37 +23,38 @@ TEST(PromotionRetryTable, SaysWhatARefusalLeadsTo) {
   constexpr Reason kNone = Reason::kNone;
   constexpr Reason kRefused = Reason::kPeerRefused;
   const Refused rows[] = {
-      // reason, the peer's, was on a channel, impatient, attempted before
-      {Reason::kFork, kNone, false, false, false, Retry::kAfterFork},
-      {kRefused, Reason::kFork, false, false, false, Retry::kAfterFork},
-      {Reason::kTimeout, Reason::kFork, true, false, false, Retry::kAfterFork},
-      {kRefused, Reason::kOperator, false, false, false, Retry::kByAgent},
-      {kRefused, Reason::kOperator, true, true, true, Retry::kByAgent},
-      {Reason::kMaxChannels, kNone, false, false, false, Retry::kForRoom},
-      {kRefused, Reason::kMaxChannels, true, false, false, Retry::kForRoom},
-      {Reason::kTimeout, Reason::kMaxChannels, false, false, false, Retry::kAfterUses},
-      {kRefused, Reason::kBusy, true, false, false, Retry::kWhenRead},
-      {Reason::kBusy, kNone, true, true, false, Retry::kWhenRead},
-      {kRefused, Reason::kBusy, false, false, false, Retry::kAfterUses},
-      {kRefused, Reason::kBusy, false, true, false, Retry::kAfterFewUses},
-      {Reason::kTimeout, kNone, false, true, false, Retry::kAfterUses},
-      {Reason::kTimeout, kNone, true, false, false, Retry::kAfterPause},
-      {kRefused, Reason::kUnknownConnection, false, false, false, Retry::kAfterUses},
-      {Reason::kMemlock, kNone, false, false, false, Retry::kAfterPause},
-      {kRefused, Reason::kNoRdmaDevice, false, false, false, Retry::kAfterPause},
-      {Reason::kPeerHasNoRingroad, kNone, false, false, false, Retry::kNever},
-      {Reason::kPeerHasNoRingroad, kNone, false, false, true, Retry::kAfterPause},
-      {Reason::kPeerHasNoRingroad, kNone, true, false, false, Retry::kAfterPause},
-      {Reason::kExec, kNone, true, false, false, Retry::kNever},
-      {Reason::kVersion, kNone, false, false, true, Retry::kNever},
-      {kRefused, Reason::kWrongKey, true, false, true, Retry::kNever},
+      // reason, the peer's, was on a channel, impatient, refused before
+      {Reason::kFork, kNone, false, false, kNone, Retry::kAfterFork},
+      {kRefused, Reason::kFork, false, false, kNone, Retry::kAfterFork},
+      {Reason::kTimeout, Reason::kFork, true, false, kNone, Retry::kAfterFork},
+      {kRefused, Reason::kOperator, false, false, kNone, Retry::kByAgent},
+      {kRefused, Reason::kOperator, true, true, Reason::kTimeout, Retry::kByAgent},
+      {Reason::kMaxChannels, kNone, false, false, kNone, Retry::kForRoom},
+      {kRefused, Reason::kMaxChannels, true, false, kNone, Retry::kForRoom},
+      {Reason::kTimeout, Reason::kMaxChannels, false, false, kNone, Retry::kAfterUses},
+      {kRefused, Reason::kBusy, true, false, kNone, Retry::kWhenRead},
+      {Reason::kBusy, kNone, true, true, kNone, Retry::kWhenRead},
+      {kRefused, Reason::kBusy, false, false, kNone, Retry::kAfterUses},
+      {kRefused, Reason::kBusy, false, true, kNone, Retry::kAfterFewUses},
+      {Reason::kTimeout, kNone, false, true, kNone, Retry::kAfterUses},
+      {Reason::kTimeout, kNone, true, false, kNone, Retry::kAfterPause},
+      {kRefused, Reason::kUnknownConnection, false, false, kNone, Retry::kAfterUses},
+      {Reason::kMemlock, kNone, false, false, kNone, Retry::kAfterPause},
+      {kRefused, Reason::kNoRdmaDevice, false, false, kNone, Retry::kAfterPause},
+      {Reason::kPeerHasNoRingroad, kNone, false, false, kNone, Retry::kAfterPause},
+      {Reason::kPeerHasNoRingroad, kNone, false, false, Reason::kPeerHasNoRingroad, Retry::kNever},
+      {Reason::kPeerHasNoRingroad, kNone, false, false, Reason::kTimeout, Retry::kAfterPause},
+      {Reason::kPeerHasNoRingroad, kNone, true, false, kNone, Retry::kAfterPause},
+      {Reason::kExec, kNone, true, false, kNone, Retry::kNever},
+      {Reason::kVersion, kNone, false, false, Reason::kTimeout, Retry::kNever},
+      {kRefused, Reason::kWrongKey, true, false, Reason::kTimeout, Retry::kNever},
   };
   for (const Refused& row : rows) {
     EXPECT_EQ(row.expected,
               PromotionRetry::decide_after_refusal(row.reason, row.peer_reason, row.returned,
-                                                   row.impatient, row.attempted))
+                                                   row.impatient, row.before))
         << reason_name(row.reason) << " " << reason_name(row.peer_reason) << " " << row.returned
-        << row.impatient << row.attempted;
+        << row.impatient << " " << reason_name(row.before);
   }
 }
 
@@ -119,6 +120,28 @@ TEST(PromotionRetryTable, AttemptsCostMoreUsesEachTimeAndThenAPause) {
   EXPECT_TRUE(retry.claim());
   retry.after_refusal(Reason::kTimeout, Reason::kNone, 5);
   EXPECT_EQ(5 + PromotionRetry::kFirstPauseNs, retry.not_before_ns());
+}
+
+TEST(PromotionRetryTable, AServerThatDoesNotAnswerYetIsAskedOnceMore) {
+  PromotionRetry retry(true, 0, kAnyBytes);
+  EXPECT_TRUE(retry.claim());
+  retry.after_refusal(Reason::kPeerHasNoRingroad, Reason::kNone, 5);
+  EXPECT_EQ(5 + PromotionRetry::kFirstPauseNs, retry.not_before_ns());
+  EXPECT_TRUE(retry.count_use(1, 0)) << "with the next use, when the pause is over";
+  EXPECT_TRUE(retry.claim());
+  retry.after_refusal(Reason::kPeerHasNoRingroad, Reason::kNone, 7);
+  EXPECT_TRUE(retry.stopped());
+}
+
+TEST(PromotionRetryTable, AServerThatAnsweredOnceIsAskedAsOftenAsItTakes) {
+  PromotionRetry retry(true, 0, kAnyBytes);
+  retry.after_refusal(Reason::kPeerHasNoRingroad, Reason::kNone, 5);
+  retry.after_refusal(Reason::kTimeout, Reason::kNone, 5);
+  for (int times = 0; times < 20; ++times) {
+    EXPECT_TRUE(retry.claim());
+    retry.after_refusal(Reason::kPeerHasNoRingroad, Reason::kNone, 5);
+    EXPECT_FALSE(retry.stopped());
+  }
 }
 
 TEST(PromotionRetryTable, AForksPausesGrowToFourSeconds) {

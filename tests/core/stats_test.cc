@@ -198,6 +198,51 @@ TEST_F(Stats, ASendThatIsTakenInPartIsCountedWithThatPart) {
   EXPECT_EQ(a.traffic.tx_messages[1], 1U);
 }
 
+TEST_F(Stats, AnswersAreTimedAtBothEndsByCarrierAndKeptForTheirRule) {
+  segment_->rule_index("other");
+  constexpr unsigned kSamples = 3;
+  const auto counted = [](const stats::Times& times) { return all(times.counts); };
+  {
+    StreamPair pair(config("demo"), StreamPair::kRing, segment_.get());
+    const auto ask_and_answer = [&] {
+      // Each sample takes the answer that begins it, and the next one.
+      for (unsigned i = 0; i < kSamples * (AnswerTimer::kEvery + 1); ++i) {
+        ASSERT_EQ(send_text(*pair.a, "what?"), 5);
+        if (pair.a->state() == State::kOnTcp) {
+          ASSERT_TRUE(test::readable(pair.b_fd, 1000));
+        }
+        ASSERT_EQ(recv_text(*pair.b, 100), "what?");
+        ASSERT_EQ(send_text(*pair.b, "that"), 4);
+        if (pair.a->state() == State::kOnTcp) {
+          ASSERT_TRUE(test::readable(pair.a_fd, 1000));
+        }
+        ASSERT_EQ(recv_text(*pair.a, 100), "that");
+      }
+    };
+    ask_and_answer();
+    for (const std::size_t end : {0U, 1U}) {
+      EXPECT_EQ(counted(segment_->latencies(slot(end)).answers[0]), kSamples);
+      EXPECT_EQ(counted(segment_->latencies(slot(end)).answers[1]), 0U);
+    }
+    pair.promote();
+    ask_and_answer();
+    for (const std::size_t end : {0U, 1U}) {
+      EXPECT_EQ(counted(segment_->latencies(slot(end)).answers[0]), kSamples);
+      EXPECT_EQ(counted(segment_->latencies(slot(end)).answers[1]), kSamples);
+      EXPECT_GT(segment_->latencies(slot(end)).answers[1].sum_ns, 0U);
+    }
+  }
+  const stats::Latencies& of_rule = segment_->rule_latencies(segment_->rule_index("demo"));
+  EXPECT_EQ(counted(of_rule.answers[0]), 2 * kSamples);
+  EXPECT_EQ(counted(of_rule.answers[1]), 2 * kSamples);
+  EXPECT_EQ(counted(segment_->rule_latencies(segment_->rule_index("other")).answers[1]), 0U);
+  // The next stream of the place begins at nothing.
+  const StreamPair next(config("demo"), StreamPair::kRing, segment_.get());
+  for (const std::size_t end : {0U, 1U}) {
+    EXPECT_EQ(counted(segment_->latencies(slot(end)).answers[1]), 0U);
+  }
+}
+
 TEST_F(Stats, AWaitForRoomLastsUntilThereIsSome) {
   StreamPair pair(config("demo"), StreamPair::kRing, segment_.get());
   pair.promote();
@@ -222,22 +267,42 @@ TEST_F(Stats, AWaitForRoomLastsUntilThereIsSome) {
 
 // In a child, whose mounts are its own. Returns what it exits with.
 constexpr int kNoMount = 100;
+bool has_small_file_system(const std::string& folder, unsigned kib) {
+  return ::mount("none", folder.c_str(), "tmpfs", 0, ("size=" + std::to_string(kib) + "k").c_str()) == 0;
+}
+void use_rules(Segment& segment) {
+  for (std::size_t i = 0; i < stats::kRules; ++i) {
+    const std::uint8_t index = segment.rule_index(("rule " + std::to_string(i)).c_str());
+    segment.rule(index).opened.fetch_add(1);
+    segment.rule_latencies(index).reads.add(1);
+  }
+}
 int use_all_of_a_small_file_system(const std::string& folder) {
   if (::unshare(CLONE_NEWNS) != 0 ||
-      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount("none", folder.c_str(), "tmpfs", 0, "size=64k") != 0) {
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
     return kNoMount;
   }
+  // Whichever part is the first to find no memory.
+  for (unsigned kib = 4; kib <= 96; kib += 4) {
+    if (!has_small_file_system(folder, kib)) return kNoMount;
+    const std::unique_ptr<Segment> segment(Segment::create(folder.c_str(), "test"));
+    if (segment != nullptr) use_rules(*segment);
+  }
+  if (!has_small_file_system(folder, 64)) return kNoMount;
   const std::unique_ptr<Segment> segment(Segment::create(folder.c_str(), "test"));
   if (segment == nullptr) return 1;
   const std::uint8_t first = segment->rule_index("first");
   std::size_t slots = 0;
-  while (segment->acquire() != nullptr) ++slots;
+  while (const stats::StreamSlot* slot = segment->acquire()) {
+    segment->latencies(*slot).reads.add(1);
+    ++slots;
+  }
   if (slots == 0 || slots >= stats::kSlots) return 2;
   bool shared = false;
   for (std::size_t i = 0; i < stats::kRules; ++i) {
     const std::uint8_t index = segment->rule_index(("rule " + std::to_string(i)).c_str());
     segment->rule(index).opened.fetch_add(1);
+    segment->rule_latencies(index).reads.add(1);
     shared |= index == first;
   }
   return shared ? 0 : 3;

@@ -69,13 +69,13 @@ TEST(StreamAgain, OneThatFoundNoRoomAsksAsOftenAsItTakes) {
 // Whose program did not wait for the end of a switch; the other end says nothing for too long.
 TEST(StreamAgain, OneThatWasInAHurryAsksSoonAndHasMorePatienceEachTime) {
   StreamPair p;
-  for (unsigned times = 0; times <= PromotionRetry::kMostImpatiences + 1; ++times) {
+  for (unsigned times = 0; times <= PromotionRetry::kPatienceDoublings + 1; ++times) {
     auto theirs = p.a_channel_up();
     const int asked = p.host.asked;
     const std::int64_t began = sys::now_ns();
     EXPECT_TRUE(p.a->outlast_switch(sys::now_ns()));
     EXPECT_GE(sys::now_ns() - began,
-              Stream::kSwitchPatienceNs << std::min(times, PromotionRetry::kMostImpatiences));
+              Stream::kSwitchPatienceNs << std::min(times, PromotionRetry::kPatienceDoublings));
     ASSERT_EQ(kOnTcp, p.a->state());
     p.b->promotion_refused(Reason::kTimeout, Reason::kNone);
     for (int uses = 0; uses < 64 && p.host.asked == asked; ++uses) p.a->note_use(1, 1);
@@ -173,6 +173,8 @@ TEST(StreamAgain, OneThatWasAnsweredOnceAsksAgainWhereNobodyAnswers) {
       p.a->promotion_refused(here, there);
       p.b->promotion_refused(there, Reason::kNone);
     };
+    refuse(Reason::kPeerHasNoRingroad, Reason::kNone);
+    EXPECT_FALSE(p.a->on_kernel_for_good()) << "a server may be about to answer";
     if (answered) refuse(Reason::kPeerRefused, Reason::kBusy);
     refuse(Reason::kPeerHasNoRingroad, Reason::kNone);
     EXPECT_EQ(p.a->on_kernel_for_good(), !answered);

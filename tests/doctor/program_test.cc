@@ -171,6 +171,9 @@ class AskedHost final : public Host {
     return hidden_ ? FileText{EACCES, {}} : FileText{0, chroot_ + "/opt/p"};
   }
   FileStatus status(const std::string& path) override { return good_.status(path); }
+  FileText ask(const std::string& path, const std::string& question) override {
+    return good_.ask(path, question);
+  }
   CommandResult run(const Command& command) override {
     CommandResult result = good_.run(command);
     if (command.words.front() != "systemctl") return result;
@@ -283,30 +286,6 @@ TEST(Process, WithAReplacedLibraryIsAWarning) {
   Questions questions;
   questions.pid = 4711;
   EXPECT_THAT(tree.check("process", questions), Worst(Level::kWarn, "replaced on disk"));
-}
-
-TEST(AppArmor, AProfileThatNamesBothOrOnlyComplainsIsOk) {
-  Tree tree("bad");
-  tree.write("/etc/apparmor.d/local/usr.sbin.mariadbd",
-             "/dev/infiniband/* rw,\n/usr/lib/libringroad.so mr,");
-  EXPECT_EQ(worst(tree.check("apparmor", all_questions())), Level::kOk);
-  Tree complain("bad");
-  complain.write("/proc/4711/attr/current", "/usr/sbin/mariadbd (complain)")
-      .write("/sys/kernel/security/apparmor/profiles", "/usr/sbin/mariadbd (complain)");
-  EXPECT_EQ(worst(complain.check("apparmor", all_questions())), Level::kOk);
-}
-
-TEST(AppArmor, ProfilesThatOnlyRootMayReadAreUnknown) {
-  Tree tree;
-  tree.meta("error /sys/kernel/security/apparmor/profiles EACCES");
-  EXPECT_THAT(tree.check("apparmor", program("/usr/sbin/mariadbd")),
-              Worst(Level::kUnknown, "Permission denied"));
-}
-
-TEST(SeLinux, ThatEnforcesIsUnknown) {
-  Tree tree;
-  tree.write("/sys/fs/selinux/enforce", "1").write("/sys/module/apparmor/parameters/enabled", "N");
-  EXPECT_THAT(tree.check("apparmor"), Worst(Level::kUnknown, "enforcing"));
 }
 
 }  // namespace

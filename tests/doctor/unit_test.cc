@@ -21,6 +21,7 @@ class OneUnit final : public Host {
   FolderNames list(const std::string&) override { return {ENOENT, {}}; }
   FileText link(const std::string&) override { return {ENOENT, {}}; }
   FileStatus status(const std::string&) override { return {ENOENT, 0, 0, 0}; }
+  FileText ask(const std::string&, const std::string&) override { return {ENOENT, {}}; }
   CommandResult run(const Command& command) override {
     CommandResult result;
     if (command.words.front() != "systemctl") return result;

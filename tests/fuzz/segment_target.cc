@@ -58,8 +58,11 @@ std::string try_segment(Bytes input) {
         std::min<std::size_t>(given.size() / sizeof(stats::StreamSlot), 8));
     header.slots_used = head >> 4;
     header.pid = static_cast<std::uint32_t>(getpid());
-    // The first bytes are the rules' as well.
+    if ((head & 4) != 0) header.latencies_bytes = sizeof(stats::Latencies);
+    // The first bytes are the rules' as well, and what is behind the slots the latencies'.
     bytes.insert(bytes.begin(), stats::kSlotsOffset, 0);
+    bytes.resize((bytes.size() + 4095) / 4096 * 4096 +
+                 sizeof(stats::Latencies) * (stats::kRules + header.slots));
     std::memcpy(bytes.data() + stats::kHeaderBytes, given.data(),
                 std::min(given.size(), stats::kSlotsOffset - stats::kHeaderBytes));
     std::memcpy(bytes.data(), static_cast<const void*>(&header), sizeof header);

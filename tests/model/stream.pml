@@ -1,4 +1,4 @@
-/* One stream with two ends: promotion, switch, resumption, close, crash.  docs/protocol.md, section 8.
+/* One stream with two ends: promotion, switch, resumption, close, crash; README.md, docs/protocol.md.
  *
  *   program 0 -- End 0 (connector) ==TCP, tcp[]==  End 1 (listener) -- program 1
  *                     \\== channel: ctl[], ring ==//

@@ -87,16 +87,24 @@ TEST(Allocation, AValidPolicyIsRefusedQuietlyWhenMemoryRunsOutAnywhere) {
 
 TEST(Allocation, AnInvalidPolicyIsRefusedQuietlyWhenMemoryRunsOutAnywhere) {
   starve(one_rule("port = [\"2-1\", 0]\nsubnets = 3\nring = \"3KiB\"\nvia = 4"), false);
+  starve(one_rule("comm = \"a-name-of-a-program\"\nunit = \"mariadb\"\ncgroup = \"a\"\n"
+                  "label = \"a,b\""),
+         false);
   starve(one_rule("via = rdma"), false);
   starve(one_rule("via = \"\"\"rdma\"\"\""), false);
 }
 
 TEST(Allocation, MatchingAllocatesNothing) {
-  const auto policy = must_load(one_rule("port = 3306\nprogram = [\"a*b\", \"[m]ariadb?\"]"));
+  const auto policy = must_load(one_rule("port = 3306\nprogram = [\"a*b\", \"[m]ariadb?\"]\n"
+                                      "comm = \"m*\"\nunit = \"m*\"\ncgroup = \"/s*\"\nlabel = \"a*\""));
   const Endpoint local = endpoint("10.0.0.1:1");
   const Endpoint remote = endpoint("[fd00::1]:3306");
+  Process process("/usr/sbin/mariadbd");
+  process.comm = "mariadbd";
+  process.cgroup = "/system.slice/mariadb.service";
+  process.labels = "tier=db,app=mysql";
   allocations_left = 0;
-  const Settings* settings = policy->match(Role::kConnect, "/usr/sbin/mariadbd", local, remote);
+  const Settings* settings = policy->match(Role::kConnect, process, local, remote);
   allocations_left = -1;
   EXPECT_NE(settings, nullptr);
 }

@@ -15,12 +15,16 @@ inline std::string complaint_about(std::string_view text) {
     if (!loaded.errors.empty()) {
       return "a valid policy with errors";
     }
+    Process process("mariadbd");
+    process.comm = "mariadbd";
+    process.cgroup = "/system.slice/mariadb.service";
+    process.labels = "app=mysql";
     const Endpoint local{*Address::parse("10.9.0.1"), 3306};
     for (const char* remote_text : {"10.9.1.1", "fd00::1"}) {
       const Endpoint remote{*Address::parse(remote_text), 4567};
       for (const Role role : {Role::kConnect, Role::kAccept}) {
-        const Settings* settings = loaded.policy->match(role, "mariadbd", local, remote);
-        if (loaded.policy->explain(role, "mariadbd", local, remote).decision != settings) {
+        const Settings* settings = loaded.policy->match(role, process, local, remote);
+        if (loaded.policy->explain(role, process, local, remote).decision != settings) {
           return "match and explain disagree";
         }
       }

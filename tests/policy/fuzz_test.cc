@@ -19,6 +19,10 @@ name    = "galera-replication"
 subnet  = ["192.168.100.0/24", "fd00:100::/64"]   # the remote address
 port    = ["4567-4568", 4444]
 program = ["mariadbd", "mysqld"]
+comm    = "maria*"
+unit    = "mariadb.service"
+cgroup  = "/system.slice"
+label   = "app=mysql"
 role    = "any"
 via     = "rdma"
 device  = "mlx5_0"

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/sys.h"
 
 namespace ringroad::verbs_test {
@@ -72,7 +73,7 @@ Side::Side() {
     load_failure_ = Reason::kNoVerbsLibrary;
     return;
   }
-  const VerbsHost host{kVerbsAbi, this, next_id, adopt, adopt, release};
+  const VerbsHost host{kVerbsAbi, this, next_id, adopt, adopt, release, faults::recover_also_by};
   transport_ = entry(host, &load_failure_);
 }
 

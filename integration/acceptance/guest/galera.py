@@ -19,7 +19,9 @@ from ..test_sysbench import INCREMENTS, SEED, check_report, load_for
 
 THIRD = "10.9.1.2"
 SERVERS = (ADDRESS, THIRD)
-# An emulated machine keeps nobody's time.
+# An emulated machine has the fabric to compute besides three servers that apply each transaction.
+PAUSE_MS = 200
+# It keeps nobody's time.
 PATIENT = "evs.suspect_timeout=PT30S;evs.inactive_timeout=PT60S;evs.install_timeout=PT30S"
 
 
@@ -39,7 +41,7 @@ def test_a_cluster_keeps_its_tables_equal_whatever_becomes_of_rdma(host, tmp_pat
                         native_aio=False, provider_options=PATIENT) as cluster:
         loaded = Loaded(host, cluster)
         before = checks.checksums(cluster.nodes[0])
-        run = loaded.start(tmp_path)
+        run = loaded.start(tmp_path, PAUSE_MS)
 
         def comes_to_rdma():
             support.wait_for(lambda: loaded.set_mode("rdma", 2, check=False) == 0,

@@ -1,9 +1,9 @@
-"""docs/operations.md from top to bottom, as its reader would, run on two machines by boots.py.
+"""The pages of the guide from top to bottom, as their reader would, run on two machines by boots.py.
 
    db1 (NODE=1) 10.9.1.1 eth0 ═══ Ethernet ═══ eth0 10.9.1.2 (NODE=2) db2
 
-Nothing is there at first but the addresses and a MariaDB with an empty database. The commands are the page's,
-and what they say is what it prints. The sections that take minutes on emulated machines are followed with
+Nothing is there at first but the addresses and a MariaDB with an empty database. The commands are the pages',
+and what they say is what these print. The sections that take minutes on emulated machines are followed with
 RINGROAD_ACCEPTANCE_ALL=1; guest/galera.py has a cluster on one machine.
 """
 
@@ -104,7 +104,7 @@ class Reader:
         else:
             self._command(step)
         took_s = time.monotonic() - began
-        self._seconds.append((took_s, step.line, step.command or step.file))
+        self._seconds.append((took_s, step, step.command or step.file))
 
     def _command(self, step):
         command = step.command
@@ -114,7 +114,8 @@ class Reader:
                         (0,))
         again = LOOKS.match(command)
         deadline = time.monotonic() + ANSWER_S
-        status, output = self._shell.give(command, f"{step.line}")
+        name = f"{step.page}.{step.line}"
+        status, output = self._shell.give(command, name)
         while True:
             said = output.read_text()
             right = status in statuses and guide.says(said, step.expected)
@@ -122,15 +123,15 @@ class Reader:
                 break
             time.sleep(0.2)
             if again:
-                status, output = self._shell.give(command, f"{step.line}")
+                status, output = self._shell.give(command, name)
         print(f"---- {HOST}# {command}   (status {status})\n{said}", flush=True)
-        assert right, (f"docs/operations.md:{step.line}: {command}\nstatus {status}, it says:\n{said}\n"
+        assert right, (f"docs/{step.page}:{step.line}: {command}\nstatus {status}, it says:\n{said}\n"
                        "the page:\n" + "\n".join(step.expected))
 
     def report(self):
         """Leaves what took long for a person who wants the steps to be quicker."""
-        lines = [f"{seconds:6.1f} s  line {line}: {what[:90]}"
-                 for seconds, line, what in sorted(self._seconds, reverse=True)]
+        lines = [f"{seconds:6.1f} s  {step.page}:{step.line}: {what[:90]}"
+                 for seconds, step, what in sorted(self._seconds, key=lambda one: -one[0])]
         with open(os.path.join(os.environ["OUT"], "guide.txt"), "w", encoding="ascii") as file:
             file.write("\n".join(lines) + f"\n{sum(one[0] for one in self._seconds):6.1f} s in all\n")
 
@@ -140,7 +141,7 @@ class Reader:
 
 def test_the_guide_is_followed_from_top_to_bottom(tmp_path):
     # boots.py has made the packages.
-    steps = [step for step in guide.steps(guide.PAGE.read_text())
+    steps = [step for step in guide.all_steps()
              if "build" not in step.hosts and (ALL or step.section not in SLOW)]
     assert len(steps) > 40
     with Meeting("guide") as meeting:

@@ -10,6 +10,8 @@ import os
 import re
 import signal
 import subprocess
+import time
+from collections import Counter
 from contextlib import ExitStack
 
 import pytest
@@ -193,11 +195,21 @@ def test_the_process_that_has_the_connection_in_a_server_that_forks_is_asked(tmp
                 assert stream["carrier"] == "rdma" and stream["promotions"] == 1, stream
             return clients
 
+        refusals = Counter()
+
         def answered():
+            """Whether a new client gets a channel while it talks for some seconds."""
             with support.Talker("ask", ADDRESS, port, preload=preload) as client:
                 assert client.line() == "connected"
-                return all(client.tell("say something") == "something" for _ in range(20)) and \
-                    host.on_channel(client.pid)
+                until = time.monotonic() + processes.patient(2)
+                while time.monotonic() < until:
+                    assert client.tell("say something") == "something"
+                    if host.on_channel(client.pid):
+                        return True
+                refusals.update((stream["state"], stream["reason"], stream["peer_reason"])
+                                for stream in host.streams(client.pid))
+            return False
+
         # Nobody knows yet that this server forks: the first one may find it in the parent.
         with support.Talker("ask", ADDRESS, port, preload=preload) as first:
             assert first.line() == "connected" and first.tell("say hello") == "hello"
@@ -220,7 +232,10 @@ def test_the_process_that_has_the_connection_in_a_server_that_forks_is_asked(tmp
         talkers = promoted_clients()
         if mode == "prefork":
             os.kill(server.pid, signal.SIGKILL)  # its input stays open, so its workers go on
-            support.wait_for(answered, "another one to take the listener's place")
+            try:
+                support.wait_for(answered, "another one to take the listener's place")
+            except processes.ProcessError as error:
+                raise AssertionError(refusals) from error
             talkers += promoted_clients()
         for client in talkers:
             assert client.tell("say still there") == "still there"

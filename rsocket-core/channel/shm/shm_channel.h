@@ -31,6 +31,7 @@
 #include <memory>
 #include <utility>
 
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/base/mutex.h"
 #include "rsocket-core/channel/channel.h"
 #include "rsocket-core/channel/shm/shm_memory.h"
@@ -167,7 +168,7 @@ class ShmChannel final : public Channel {
   std::byte* const to = tx_at(head);
   prefetch_to_write(to);
   if (2 * (head + n - load(tx_consumed_)) - 1 > mask() || failed() || control_may_wait()) return false;
-  copy_short(to, from, n);
+  if (hardly_ever(!faults::copy_short(to, from, n))) return false;
   tx_head_.store(head + n, std::memory_order_release);  // as in commit()
   mine_.tail.store(head + n, std::memory_order_seq_cst);
   wake_peer(kShmWantsArrivals);
@@ -192,7 +193,7 @@ class ShmChannel final : public Channel {
     head = load(rx_head_);
   }
   n = std::min<std::size_t>(n, head - consumed);
-  copy_short(to, rx_at(consumed), n);
+  if (hardly_ever(!faults::copy_short(to, rx_at(consumed), n))) return 0;
   report_consumed(consumed + n);
   return n;
 }

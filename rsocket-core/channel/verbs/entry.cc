@@ -1,4 +1,5 @@
 // The one symbol that the loadable object exports.
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/channel/verbs/verbs_transport.h"
 
 extern "C" __attribute__((visibility("default"))) ringroad::Transport* ringroad_verbs_transport(
@@ -7,6 +8,7 @@ extern "C" __attribute__((visibility("default"))) ringroad::Transport* ringroad_
     *why = ringroad::Reason::kNoVerbsLibrary;
     return nullptr;
   }
+  host.recover_also_by(ringroad::faults::recover);
   return ringroad::VerbsTransport::create(host, *why).release();
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/channel/verbs/verbs_channel.h"
 
 namespace ringroad {
@@ -145,7 +146,7 @@ std::size_t VerbsChannel::take(void* to, std::size_t n) noexcept {
     if (!one && rx_head() == from) return 0;
   }
   n = std::min<std::size_t>(n, rx_head() - from);
-  copy_short(to, queues_.receive_ring().at(from), n);
+  if (hardly_ever(!faults::copy_short(to, queues_.receive_ring().at(from), n))) return 0;
   rx_consumed_.store(from + n, kRelease);
   // As owes(), but for what only changes where look_closer_ does.
   if (hardly_ever(from + n >= tell_at_.load(std::memory_order_relaxed) ||

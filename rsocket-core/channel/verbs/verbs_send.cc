@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "rsocket-core/base/faults.h"
 #include "rsocket-core/channel/verbs/verbs_channel.h"
 
 namespace ringroad {
@@ -154,7 +155,7 @@ bool VerbsChannel::put(const void* from, std::size_t n) noexcept {
   const std::uint64_t head = tx_head_.load(std::memory_order_relaxed);
   if (hardly_ever(head + n > room_until_) && !find_room(head, n)) return false;
   std::byte* const at = queues_.transmit_ring().at(head);
-  copy_short(at, from, n);
+  if (hardly_ever(!faults::copy_short(at, from, n))) return false;
   if (!send_mutex_.try_lock_within()) return false;
   // A failure is seen by a thread that looks closely, after kSignalEvery messages: till then they are kept
   // for replay.

@@ -42,8 +42,9 @@ Names difference(const Names& a, const Names& b) {
 }
 
 TEST(ExportsTest, AreTheInterposedFunctionsAndNothingElse) {
-  const Names expected = interposed();
+  Names expected = interposed();
   ASSERT_GT(expected.size(), 50U);
+  expected.insert("__tsan_default_suppressions");
   Names exported;
   std::istringstream lines(output_of("nm -D --defined-only " RINGROAD_LIBRARY));
   for (std::string address, type, name; lines >> address >> type >> name;) {
@@ -80,7 +81,8 @@ TEST(ExportsTest, EveryFunctionIsCalledByTheScenarios) {
 
 TEST(ExportsTest, EveryFunctionIsInTheCompatibilityTable) {
   std::ifstream file(RINGROAD_COMPATIBILITY);
-  const std::regex row("^\\| `([A-Za-z0-9_]+)` \\| ([^|]+) \\| ([^|]+) \\|.*");
+  const std::regex row("^\\| (`[^|]+) \\| ([^|]+) \\| ([^|]+) \\|.*");
+  const std::regex function("`([A-Za-z0-9_]+)`");
   const std::regex test("`([a-z0-9_]+)`");
   const std::string scenarios = "\n" + output_of(RINGROAD_SCENARIOS " --list");
   Names described;
@@ -88,16 +90,18 @@ TEST(ExportsTest, EveryFunctionIsInTheCompatibilityTable) {
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("## ")) break;  // other tables follow
     if (!std::regex_match(line, match, row)) continue;
-    const std::string name = match[1];
+    const std::string names = match[1];
     const std::string tests = match[3];
-    EXPECT_TRUE(described.insert(name).second) << name << " stands there twice";
+    for (std::sregex_iterator it(names.begin(), names.end(), function), end; it != end; ++it) {
+      EXPECT_TRUE(described.insert((*it)[1]).second) << (*it)[1] << " stands there twice";
+    }
     for (std::sregex_iterator it(tests.begin(), tests.end(), test), end; it != end; ++it) {
       const std::string scenario = (*it)[1];
       const std::size_t at = scenarios.find("\n" + scenario);
       const bool known = at != std::string::npos &&
                          std::string(" \n").find(scenarios[at + 1 + scenario.size()]) !=
                              std::string::npos;
-      EXPECT_TRUE(known) << name << ": there is no scenario " << scenario;
+      EXPECT_TRUE(known) << names << ": there is no scenario " << scenario;
     }
   }
   const Names expected = interposed();

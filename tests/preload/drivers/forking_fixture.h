@@ -113,12 +113,29 @@ class ForkingTest : public testing::Test {
   }
 
   // Talks until the server's end is on its channel, then once more over it.
-  bool promoted(pid_t server, Client& client) {
+  testing::AssertionResult promoted(pid_t server, Client& client) {
     const auto until = Clock::now() + std::chrono::milliseconds(kTimeoutMs);
     while (!on_channel(server, client)) {
-      if (Clock::now() > until || !client.say(1)) return false;
+      if (Clock::now() > until || !client.say(1)) return on_tcp(server, client);
     }
-    return client.say(10) && on_channel(client.program->pid(), client);
+    if (client.say(10) && on_channel(client.program->pid(), client)) return testing::AssertionSuccess();
+    return on_tcp(server, client);
+  }
+
+  // Why the two ends are where they are.
+  testing::AssertionResult on_tcp(pid_t server, const Client& client) {
+    testing::AssertionResult said = testing::AssertionFailure();
+    for (const pid_t end : {server, client.program->pid()}) {
+      const auto stream = report(end, client);
+      said << (end == server ? "server: " : ", client: ");
+      if (stream == nullptr) {
+        said << "no such stream";
+      } else {
+        said << state_name(stream->state) << " " << reason_name(stream->reason) << " "
+             << reason_name(stream->peer_reason);
+      }
+    }
+    return said << ", after " << client.lines << " lines";
   }
 
   // Waits until the server's end says why it is on TCP.

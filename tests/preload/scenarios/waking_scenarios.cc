@@ -1,13 +1,20 @@
 // Which of the threads that wait are woken by one arrival: no more than by the kernel.
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <functional>
+#include <iterator>
+#include <utility>
 
 #include "tests/preload/drivers/actor.h"
 #include "tests/preload/scenarios/epoll_calls.h"
@@ -31,6 +38,24 @@ long sleeps_of(pid_t tid) {
     std::fclose(file);
   }
   return count;
+}
+
+// Whether a thread of this process is in a call that waits for descriptors, or reads. On a busy host it may
+// sleep for long before that, say for memory or for a lock.
+bool is_in_its_wait(pid_t tid) {
+  constexpr long kCalls[] = {
+#if defined(SYS_epoll_wait)
+      SYS_epoll_wait, SYS_poll,
+#endif
+      SYS_epoll_pwait, SYS_ppoll, SYS_read};
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/task/%d/syscall", static_cast<int>(tid));
+  long number = -1;
+  if (std::FILE* file = std::fopen(path, "re")) {
+    if (std::fscanf(file, "%ld", &number) != 1) number = -1;  // it runs
+    std::fclose(file);
+  }
+  return std::find(std::begin(kCalls), std::end(kCalls), number) != std::end(kCalls);
 }
 
 // Threads that each wait once, for ever, in an instance that also holds an eventfd of this
@@ -69,7 +94,10 @@ class Waiters {
     });
   }
   void wait_asleep() {
-    for (One& one : all_) one.thread.wait_asleep();
+    for (One& one : all_) {
+      for (int ms = 0; ms < 5000 && !is_in_its_wait(one.tid.load()); ++ms) ::usleep(1000);
+      one.thread.wait_asleep();
+    }
   }
   void remember_sleeps() {
     for (One& one : all_) one.sleeps = sleeps_of(one.tid.load());
@@ -153,10 +181,67 @@ void threads_of_one_instance(Actor& a, std::uint32_t events) {
   });
 }
 
+// A thread waits with a mask that holds a signal back, while another reads what comes: its waits end by bytes
+// alone.
+void wait_beside_a_reader(Actor& a, const std::function<int(int, const sigset_t*)>& masked_wait) {
+  constexpr int kRounds = 50;
+  const int fd = a.stream();
+  a.client([&] { a.send(fd, "c"); });
+  a.server([&] { a.recv(fd, 1, MSG_WAITALL); });
+  char byte = 0;
+  if (a.is_client()) {
+    for (int i = 0; i <= kRounds && ::recv(fd, &byte, 1, 0) == 1; ++i) ::send(fd, "x", 1, 0);
+  } else {
+    count_signal(SIGALRM, false);
+    std::atomic<bool> over{false};
+    int interrupted = 0;
+    Thread waits(a, [&] {
+      sigset_t alarm;
+      ::sigemptyset(&alarm);
+      ::sigaddset(&alarm, SIGALRM);
+      while (!over.load()) interrupted += masked_wait(fd, &alarm) < 0;
+    });
+    for (int i = 0; i < kRounds; ++i) {
+      waits.wait_asleep();
+      waits.signal(SIGALRM);
+      ::send(fd, "g", 1, 0);
+      while (::recv(fd, &byte, 1, MSG_DONTWAIT) != 1) continue;
+    }
+    over.store(true);
+    ::send(fd, "g", 1, 0);  // the answer stays, for the last wait
+    waits.join();
+    a.log("interrupted: %d", interrupted);
+  }
+  a.sync();
+}
+
 }  // namespace
+
+SCENARIO(ppoll_is_not_ended_by_what_its_mask_holds_back, kStaysOnChannel) {
+  wait_beside_a_reader(a, [](int fd, const sigset_t* mask) {
+    pollfd set{fd, POLLIN, 0};
+    return ::ppoll(&set, 1, nullptr, mask);
+  });
+}
+SCENARIO(epoll_pwait_is_not_ended_by_what_its_mask_holds_back, kStaysOnChannel) {
+  const int epoll = make();
+  bool added = false;
+  wait_beside_a_reader(a, [&](int fd, const sigset_t* mask) {
+    if (!std::exchange(added, true)) add(a, epoll, fd, EPOLLIN);
+    epoll_event event{};
+    return ::epoll_pwait(epoll, &event, 1, -1, mask);
+  });
+}
 
 SCENARIO(epoll_wakes_the_thread_whose_stream_it_is, kStaysOnChannel) {
   const auto fds = streams(a, kThreads);
+  // Each has its carrier, both ways: the library wakes the threads of one that changes it.
+  for (const int fd : fds) {
+    a.client([&] { a.send(fd, "c"); });
+    a.server([&] { a.recv(fd, 1, MSG_WAITALL); });
+    a.server([&] { a.send(fd, "s"); });
+    a.client([&] { a.recv(fd, 1, MSG_WAITALL); });
+  }
   Waiters waiters(a);
   a.server([&] {
     for (const int fd : fds) waiters.wait_in(waiters.instance(fd, EPOLLIN));
