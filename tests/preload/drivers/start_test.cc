@@ -103,11 +103,13 @@ TEST_F(StartTest, AConstructorThatRunsBeforeOursMayUseSockets) {
 
 // An echo over the library, or not: what did its processes publish?
 struct Echo {
-  Echo(const std::vector<std::string>& changes, const std::string& segments)
-      : server({RINGROAD_ECHO, "serve"}, environment_with(changes)) {
+  // `wrapper`: a command that both are the arguments of.
+  Echo(const std::vector<std::string>& changes, const std::string& segments,
+       const std::vector<std::string>& wrapper = {})
+      : server(wrapped(wrapper, {RINGROAD_ECHO, "serve"}), environment_with(changes)) {
     if (!server.wait_for(".\n", kTimeoutMs)) return;
     const std::string port = server.out().substr(5, server.out().find('.') - 5);
-    Program client({RINGROAD_ECHO, "connect", port}, environment_with(changes));
+    Program client(wrapped(wrapper, {RINGROAD_ECHO, "connect", port}), environment_with(changes));
     client.write("hello\n");
     echoed = client.wait_for("hello\n", kTimeoutMs);
     // Bytes are read by the one before the other has counted them as sent.
@@ -117,6 +119,11 @@ struct Echo {
     } while (!all_counted() && std::chrono::steady_clock::now() < until);
     status = client.finish(kTimeoutMs);
     errors = client.err();
+  }
+  static std::vector<std::string> wrapped(std::vector<std::string> argv,
+                                          const std::vector<std::string>& command) {
+    argv.insert(argv.end(), command.begin(), command.end());
+    return argv;
   }
   bool all_counted() const {
     std::uint64_t streams = 0;
@@ -144,6 +151,50 @@ TEST_F(StartTest, APolicyThatLetsTheConnectionOffIsFollowed) {
     EXPECT_EQ(process.policy_status, stats::PolicyStatus::kLoaded);
     EXPECT_EQ(process.streams_promoted, 1U);
     EXPECT_EQ(process.totals().channel.tx_bytes, 6U);
+  }
+}
+
+// How many streams were promoted at both ends of an echo whose policy asks so of its processes.
+std::uint64_t promoted_by(const std::string& policy, const std::string& segments,
+                          const std::vector<std::string>& wrapper = {}) {
+  const Echo echo({"LD_PRELOAD=" RINGROAD_LIBRARY, "RINGROAD_RUNTIME_DIR=" + segments,
+                   "RINGROAD_POLICY=" + policy, "RINGROAD_LABELS=tier=db,app=echo"},
+                  segments, wrapper);
+  EXPECT_TRUE(echo.echoed);
+  std::uint64_t promoted = 0;
+  for (const cli::ProcessReport& process : echo.snapshot.processes) promoted += process.streams_promoted;
+  return promoted;
+}
+
+TEST_F(StartTest, ARuleThatAsksForCommOrLabelIsFollowedWhereTheProcessIsSo) {
+  const std::string comm = std::filesystem::path(RINGROAD_ECHO).filename().string().substr(0, 15);
+  int number = 0;
+  for (const auto& [rule, promoted] : std::vector<std::pair<std::string, std::uint64_t>>{
+           {"comm = \"" + comm + "\"", 2},
+           {"comm = \"another\"", 0},
+           {"label = \"app=echo\"", 2},
+           {"label = \"app=other\"", 0}}) {
+    const std::string policy = directory_.write("asks.toml", read_file(policy_) + rule + "\n");
+    EXPECT_EQ(promoted_by(policy, segments_ + std::to_string(++number)), promoted) << rule;
+  }
+}
+
+// The kernel's file is covered by one of ours, as the test's own cgroup may be the root. /proc is a mount also below
+// chroot, where / is none and cannot be made private.
+TEST_F(StartTest, ARuleThatAsksForUnitOrCgroupIsFollowedWhereTheProcessIsSo) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to mount over /proc/PID/cgroup";
+  const std::string cgroup = directory_.write("cgroup", "1:name=systemd:/\n0::/system.slice/echo.service\n");
+  const std::vector<std::string> wrapper = {
+      "unshare", "-m", "--propagation", "unchanged", "sh", "-c",
+      "mount --make-private /proc && mount --bind " + cgroup + " /proc/$$/cgroup && exec \"$@\"", "sh"};
+  int number = 0;
+  for (const auto& [rule, promoted] : std::vector<std::pair<std::string, std::uint64_t>>{
+           {"unit = \"echo.service\"", 2},
+           {"unit = \"other.service\"", 0},
+           {"cgroup = \"/system.slice\"", 2},
+           {"cgroup = \"/user.slice\"", 0}}) {
+    const std::string policy = directory_.write("asks.toml", read_file(policy_) + rule + "\n");
+    EXPECT_EQ(promoted_by(policy, segments_ + std::to_string(++number), wrapper), promoted) << rule;
   }
 }
 
