@@ -32,7 +32,7 @@ std::vector<std::string> toml_blocks(const std::string& text) {
 
 TEST(Reference, EveryExampleLoadsWithoutAWarning) {
   const std::vector<std::string> blocks = toml_blocks(text_of(RINGROAD_POLICY_DOCS));
-  EXPECT_GE(blocks.size(), 4U);
+  EXPECT_GE(blocks.size(), 2U);
   for (const std::string& block : blocks) {
     EXPECT_EQ(all_of(must_load(block)->warnings(), "warning"), "") << block;
   }
