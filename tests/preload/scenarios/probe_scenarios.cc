@@ -1,5 +1,5 @@
 // What programs have found wrong with other sockets over RDMA: closing, waiting and waking, each with the
-// kernel's answer. docs/compatibility.md lists the rest of these probes and where they are.
+// kernel's answer. docs/compatibility.md names the files that have the rest of these probes.
 #include <dirent.h>
 #include <netinet/in.h>
 #include <poll.h>
