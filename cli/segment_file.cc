@@ -96,7 +96,7 @@ bool SlotsReader::read_parts(std::uint64_t offset, std::uint32_t part_bytes, std
 }
 
 StreamSlot& SlotsReader::slot(std::uint32_t index) noexcept {
-  return *reinterpret_cast<StreamSlot*>(slots_.data() + std::size_t{index} * sizeof(StreamSlot));
+  return *reinterpret_cast<StreamSlot*>(slots_.get() + std::size_t{index} * sizeof(StreamSlot));
 }
 
 const Latencies* SlotsReader::rule_latencies(std::size_t rule) const noexcept {
@@ -104,7 +104,7 @@ const Latencies* SlotsReader::rule_latencies(std::size_t rule) const noexcept {
 }
 
 const Latencies* SlotsReader::latencies(const StreamSlot* slot) const noexcept {
-  const std::ptrdiff_t index = slot - reinterpret_cast<const StreamSlot*>(slots_.data());
+  const std::ptrdiff_t index = slot - reinterpret_cast<const StreamSlot*>(slots_.get());
   return latencies_[static_cast<std::size_t>(index)].get();
 }
 
@@ -149,7 +149,7 @@ bool SlotsReader::read() {
 // before.
 bool SlotsReader::copy_slots(std::uint32_t used) {
   static_assert(offsetof(StreamSlot, sequence) == 0);
-  slots_.resize(std::size_t{used} * sizeof(StreamSlot));
+  slots_ = std::make_unique_for_overwrite<std::byte[]>(std::size_t{used} * sizeof(StreamSlot));
   sequences_.resize(used);
   latencies_.resize(used);
   for (std::uint32_t begin = 0; begin < used; begin += kChunk) {

@@ -128,7 +128,7 @@ class SlotsReader {
   stats::SegmentHeader header_;
   std::vector<stats::RuleSlot> rules_;
   std::vector<stats::Latencies> rule_latencies_;  // none, or of each of rules_
-  std::vector<std::byte> slots_;
+  std::unique_ptr<std::byte[]> slots_;
   std::vector<std::unique_ptr<stats::Latencies>> latencies_;  // of slots_; few have some
   std::vector<std::uint32_t> sequences_;
   std::vector<const stats::StreamSlot*> live_;
