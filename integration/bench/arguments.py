@@ -52,6 +52,8 @@ def type_of(option):
         return one_or_more(option["choices"])
     if option["type"] == "quantity":
         return lambda text: quantity(text, option.get("unit", ""))
+    if option["type"] == "quantities":
+        return lambda text: quantities(text, option["unit"])
     return TYPES[option["type"]]
 
 
@@ -88,6 +90,11 @@ def quantity(text, unit):
         raise argparse.ArgumentTypeError(f"\"{text}\" is not a positive number" +
                                          (f" of {unit}" if unit else ""))
     return number
+
+
+def quantities(text, unit):
+    """Joined by commas, from the smallest."""
+    return sorted({quantity(word, unit) for word in text.split(",")})
 
 
 LISTS = ("words", "numbers")

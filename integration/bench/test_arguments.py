@@ -6,7 +6,8 @@ from integration.bench import arguments, carriers, net, oltp, redis
 from integration.lib import mariadb
 
 BENCHES = ("oltp", "net", "redis", "model")
-EXAMPLES = {"path": "here", "text": "word", "positive": "3", "number": "1.5", "numbers": "4,2", "quantity": "7"}
+EXAMPLES = {"path": "here", "text": "word", "positive": "3", "number": "1.5", "numbers": "4,2", "quantity": "7",
+            "quantities": "1us,2us"}
 
 
 @pytest.mark.parametrize("bench", BENCHES)

@@ -64,7 +64,7 @@ def write_results(folder, of_net=None, of_oltp=None, threads=(1,), **settings):
 
 
 def printed(capsys, words):
-    """The tables by the first words of their headings, as {(workload, threads): {title: word}}."""
+    """The tables by the words of their headings before a colon, as {(workload, threads): {title: word}}."""
     status = model.main(words)
     text = capsys.readouterr().out
     found = {}
@@ -111,45 +111,52 @@ def test_a_message_larger_than_any_that_was_measured_is_not_guessed(tmp_path, ca
     words = write_results(tmp_path, of_oltp=[oltp_cell(answers=3000)])
     status, tables, text = printed(capsys, words)
     assert status == 1
-    assert tables["By the card"]["read_only [1]", "1"]["time, sleeping"] == "-"
+    assert tables["Time by a card of 1 us"]["read_only [1]", "1"]["sleeping"] == "-"
     assert "1. no ping-pong was as large as its 3000 bytes: ringroad bench net" in text
     assert "--sizes 64,1064,4096" in text
 
 
 def test_each_row_has_its_ratios_and_the_check(tmp_path, capsys):
-    status, tables, text = printed(capsys, write_results(tmp_path))
+    status, tables, text = printed(capsys, [*write_results(tmp_path), "--latency", "4.8"])
     assert status == 0, text
     here = tables["A query here, in us"]["read_only", "1"]
     assert (here["time"], here["of it TCP: time"], here["bytes"]) == ("100.0", "20.0", "128")
     assert (here["Ringroad sleeping: time"], here["Ringroad polling: time"]) == ("13.0", "3.0")
-    assert here["card and wire"] == "9.6"
-    row = tables["By the card"]["read_only", "1"]
-    assert row["time, sleeping"].startswith("0.94 ") and row["time, polling"].startswith("0.84 ")
-    assert row["server CPU, sleeping"].startswith("0.91 ")
+    row = tables["Time by a card of 4.8 us"]["read_only", "1"]
+    assert row["card and wire, us"] == "9.6"
+    assert row["sleeping"].startswith("0.94 ") and row["polling"].startswith("0.84 ")
+    assert tables["By any card"]["read_only", "1"]["server CPU, sleeping"].startswith("0.91 ")
     # Predicted by ping-pongs over shared memory; measured by sysbench over it.
     check = tables["The check"]["read_only", "1"]
     assert check["time: predicted"].startswith("0.94 ") and check["time: measured"].startswith("0.90 ")
     assert check["server CPU: predicted"].startswith("0.93 ")
     assert check["server CPU: measured"].startswith("0.90 ")
-    alone = tables["By the card"]["ping-pong, 64 bytes", "1"]
-    assert alone["server CPU, at best"].startswith("0.00 ")
-    assert alone["time, sleeping"].startswith("0.76 ")
+    alone = ("ping-pong, 64 bytes", "1")
+    assert tables["By any card"][alone]["server CPU, at best"].startswith("0.00 ")
+    assert tables["Time by a card of 4.8 us"][alone]["sleeping"].startswith("0.76 ")
     assert "| TCP |" in text and "- latency: 4.8 us" in text
 
 
-def test_the_latency_and_the_bandwidth_are_the_arguments(tmp_path, capsys):
-    words = [*write_results(tmp_path), "--latency", "100us", "--bandwidth", "0.008Gb/s"]
+def test_each_latency_has_its_table_with_the_bandwidth(tmp_path, capsys):
+    words = [*write_results(tmp_path), "--latency", "200us,100", "--bandwidth", "0.008Gb/s"]
     _, tables, text = printed(capsys, words)
-    assert tables["A query here, in us"]["read_only", "1"]["card and wire"] == "328.0"
-    assert tables["By the card"]["read_only", "1"]["time, sleeping"].startswith("0.98 ")
-    assert "- latency: 100 us" in text and "- bandwidth: 0.008 Gb/s" in text
+    by_cards = [tables[f"Time by a card of {latency} us"]["read_only", "1"] for latency in (100, 200)]
+    assert [row["card and wire, us"] for row in by_cards] == ["328.0", "528.0"]
+    assert [row["sleeping"].partition(" ")[0] for row in by_cards] == ["0.98", "0.99"]
+    assert "- latency: 100, 200 us" in text and "- bandwidth: 0.008 Gb/s" in text
+
+
+def test_what_is_asked_is_what_the_field_measured_and_more(tmp_path, capsys):
+    _, tables, _ = printed(capsys, write_results(tmp_path))
+    assert [heading for heading in tables if heading.startswith("Time by")] == [
+        f"Time by a card of {latency} us" for latency in ("1", "1.26", "2", "5")]
 
 
 def test_threads_that_wait_for_each_other_have_no_ratio_of_time(tmp_path, capsys):
     words = write_results(tmp_path, threads=(1, 16), of_oltp=[oltp_cell(), oltp_cell(threads=16)])
     _, tables, _ = printed(capsys, words)
-    row = tables["By the card"]["read_only", "16"]
-    assert row["time, sleeping"] == row["time, at best"] == row["time, room us"] == "-"
+    time, row = (tables[name]["read_only", "16"] for name in ("Time by a card of 1 us", "By any card"))
+    assert time["sleeping"] == time["at best"] == row["time, room us"] == "-"
     assert row["server CPU, sleeping"].startswith("0.91 ")
     # Shared memory was not measured under this load.
     assert tables["The check"]["read_only", "16"]["server CPU: measured"] == "-"
@@ -183,7 +190,7 @@ def test_what_was_not_measured_in_one_direction_is_named(tmp_path, capsys, cells
 
 def test_a_load_that_was_not_measured_over_tcp_is_named(tmp_path, capsys):
     status, tables, text = printed(capsys, write_results(tmp_path, of_oltp=[oltp_cell("shm")]))
-    assert status == 1 and ("read_only [1]", "1") in tables["By the card"]
+    assert status == 1 and ("read_only [1]", "1") in tables["By any card"]
     assert "1. it was not measured over TCP: ringroad bench oltp --carriers tcp,shm --workloads " \
            "read_only --threads 1 --threading connection" in text
 
@@ -219,7 +226,7 @@ def test_results_of_another_kind_are_refused(tmp_path, capsys):
 
 @pytest.mark.parametrize("words, why", [
     (WORDS[2:], "--shm-instructions is missing: `ctest --test-dir build -L cost -V` prints it"),
-    ([*WORDS, "--latency", "4.8ms"], "is not a positive number of us"),
+    ([*WORDS, "--latency", "1us,4.8ms"], "\"4.8ms\" is not a positive number of us"),
     ([*WORDS, "--bandwidth", "0Gb/s"], "is not a positive number of Gb/s"),
     ([*WORDS, "--instructions-per-s", "inf"], "is not a positive number")])
 def test_wrong_words_are_refused(capsys, words, why):
