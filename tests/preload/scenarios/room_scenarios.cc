@@ -153,6 +153,11 @@ bool by_opendir() { return ::opendir("/") != nullptr; }
 bool by_pipe() { int ends[2]; return ::pipe(ends) == 0; }
 bool by_pipe2() { int ends[2]; return ::pipe2(ends, O_CLOEXEC) == 0; }
 bool by_socketpair() { int ends[2]; return ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0; }
+bool by_number_pipe2() { int ends[2]; return ::syscall(SYS_pipe2, ends, O_CLOEXEC) == 0; }
+bool by_number_socketpair() {
+  int ends[2];
+  return ::syscall(SYS_socketpair, AF_UNIX, SOCK_STREAM, 0, ends) == 0;
+}
 bool by_eventfd() { return ::eventfd(0, EFD_CLOEXEC) >= 0; }
 bool by_epoll_create() { return ::epoll_create(1) >= 0; }
 bool by_epoll_create1() { return ::epoll_create1(EPOLL_CLOEXEC) >= 0; }
@@ -265,16 +270,62 @@ LIMIT_IS_MET(memfd_create)
 LIMIT_IS_MET(dup)
 LIMIT_IS_MET(fcntl)
 LIMIT_IS_MET(socket)
+LIMIT_IS_MET(number_pipe2)
+LIMIT_IS_MET(number_socketpair)
 
 LIMIT_IS_NEAR(open)
 LIMIT_IS_NEAR(fopen)
 LIMIT_IS_NEAR(opendir)
 LIMIT_IS_NEAR(pipe)
+LIMIT_IS_NEAR(socketpair)
+LIMIT_IS_NEAR(number_pipe2)
+LIMIT_IS_NEAR(number_socketpair)
 LIMIT_IS_NEAR(inotify_init)
 LIMIT_IS_NEAR(inotify_init1)
 
+// ---- Calls that bring descriptors in messages
+
+namespace {
+
+using Receive = ssize_t(int fd, msghdr& message);
+
+ssize_t by_recvmsg(int fd, msghdr& message) { return ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC); }
+ssize_t by_recvmmsg(int fd, msghdr& message) {
+  mmsghdr several{message, 0};
+  const int received = ::recvmmsg(fd, &several, 1, MSG_CMSG_CLOEXEC, nullptr);
+  message = several.msg_hdr;
+  return received == 1 ? several.msg_len : -1;
+}
+
+// How many come in one message of so many. -1: it does not come.
+int pass_on(const int (&ends)[2], int count, Receive& receive, bool& all) {
+  constexpr int kAtMost = 20;
+  alignas(cmsghdr) char control[CMSG_SPACE(kAtMost * sizeof(int))] = {};
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(int);
+  char byte = 0;
+  iovec piece{&byte, 1};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = CMSG_SPACE(bytes);
+  cmsghdr* const part = CMSG_FIRSTHDR(&message);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_RIGHTS;
+  part->cmsg_len = CMSG_LEN(bytes);
+  int passed[kAtMost];
+  std::fill_n(passed, kAtMost, STDIN_FILENO);
+  std::memcpy(CMSG_DATA(part), passed, bytes);
+  if (::sendmsg(ends[0], &message, MSG_NOSIGNAL) != 1) return -1;
+  message.msg_controllen = sizeof control;
+  if (receive(ends[1], message) != 1) return -1;
+  all = (message.msg_flags & MSG_CTRUNC) == 0;
+  const cmsghdr* const got = CMSG_FIRSTHDR(&message);
+  return got == nullptr ? 0 : static_cast<int>((got->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+}
+
 // The kernel drops what there is no number for, and says so in the message.
-SCENARIO(a_limit_is_met_by_recvmsg, 0) {
+void meet_a_limit_by_messages(Actor& a, Receive& receive) {
   constexpr int kAtATime = 20;
   lower_limit(kLimit, true);
   const std::vector<int> streams = used_streams(a);
@@ -282,32 +333,19 @@ SCENARIO(a_limit_is_met_by_recvmsg, 0) {
   a.result("socketpair", ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends));
   int received = 0;
   for (bool all = true; all;) {
-    alignas(cmsghdr) char control[CMSG_SPACE(kAtATime * sizeof(int))] = {};
-    char byte = 0;
-    iovec piece{&byte, 1};
-    msghdr message{};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* const part = CMSG_FIRSTHDR(&message);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(kAtATime * sizeof(int));
-    int passed[kAtATime];
-    std::fill_n(passed, kAtATime, STDIN_FILENO);
-    std::memcpy(CMSG_DATA(part), passed, sizeof passed);
-    if (::sendmsg(ends[0], &message, MSG_NOSIGNAL) != 1) break;
-    message.msg_controllen = sizeof control;
-    if (::recvmsg(ends[1], &message, MSG_CMSG_CLOEXEC) != 1) break;
-    all = (message.msg_flags & MSG_CTRUNC) == 0;
-    const cmsghdr* const got = CMSG_FIRSTHDR(&message);
-    if (got != nullptr) received += static_cast<int>((got->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    const int came = pass_on(ends, kAtATime, receive, all);
+    if (came < 0) break;
+    received += came;
   }
   a.log("received %d", received);
   for (const int fd : streams) exchange(a, fd, 2);
   a.sync();
 }
+
+}  // namespace
+
+SCENARIO(a_limit_is_met_by_recvmsg, 0) { meet_a_limit_by_messages(a, by_recvmsg); }
+SCENARIO(a_limit_is_met_by_recvmmsg, 0) { meet_a_limit_by_messages(a, by_recvmmsg); }
 
 SCENARIO(descriptors_are_made_by_number, 0) {
   lower_limit_to_hard_one();
