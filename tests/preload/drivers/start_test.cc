@@ -179,8 +179,8 @@ TEST_F(StartTest, ARuleThatAsksForCommOrLabelIsFollowedWhereTheProcessIsSo) {
   }
 }
 
-// The kernel's file is covered by one of ours, as the test's own cgroup may be the root. /proc is a mount also
-// below chroot, where / is none and cannot be made private.
+// The kernel's file is covered by one of ours, as the test's own cgroup may be the root. /proc is a mount
+// also below chroot, where / is none and cannot be made private.
 TEST_F(StartTest, ARuleThatAsksForUnitOrCgroupIsFollowedWhereTheProcessIsSo) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to mount over /proc/PID/cgroup";
   const std::string cgroup = directory_.write("cgroup", "1:name=systemd:/\n0::/system.slice/echo.service\n");
