@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "cli/doctor/unit.h"
 
@@ -72,8 +73,18 @@ std::vector<const policy::Rule*> Context::rdma_rules() const {
 }
 
 const std::vector<RdmaDevice>& Context::devices() {
-  if (!devices_) devices_ = find_rdma_devices(host_);
+  if (!devices_) {
+    devices_.emplace();
+    for (RdmaDevice& device : find_rdma_devices(host_)) {
+      (device.elsewhere ? devices_elsewhere_ : *devices_).push_back(std::move(device));
+    }
+  }
   return *devices_;
+}
+
+const std::vector<RdmaDevice>& Context::devices_elsewhere() {
+  devices();
+  return devices_elsewhere_;
 }
 
 const std::vector<LocalAddress>& Context::addresses() {

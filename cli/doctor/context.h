@@ -64,7 +64,9 @@ class Context {
 
   // Rules that may take a connection over RDMA.
   std::vector<const policy::Rule*> rdma_rules() const;
+  // Those that this network namespace has network devices of, and the others.
   const std::vector<RdmaDevice>& devices();
+  const std::vector<RdmaDevice>& devices_elsewhere();
   bool is_rdma_netdev(const std::string& name) { return device_of(devices(), name) != nullptr; }
   const std::vector<LocalAddress>& addresses();
   const std::vector<Path>& paths();
@@ -82,6 +84,7 @@ class Context {
   const Questions& about_;
   const policy::LoadResult loaded_;
   std::optional<std::vector<RdmaDevice>> devices_;
+  std::vector<RdmaDevice> devices_elsewhere_;  // once devices_ is there
   std::optional<std::vector<LocalAddress>> addresses_;
   std::optional<std::vector<Path>> paths_;
 };

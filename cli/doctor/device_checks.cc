@@ -59,6 +59,12 @@ bool serves(const RdmaDevice& device, const Card& card) {
          (device.name.find("bond") != std::string::npos && device.pci.starts_with(slot));
 }
 
+// "netns exclusive copy-on-fork on": each network namespace sees the devices that were moved into it.
+bool are_devices_apart(Host& host) {
+  const std::vector<std::string> words = split(host.run({"rdma", "system", "show"}).out);
+  return words.size() > 1 && words[0] == "netns" && words[1] == "exclusive";
+}
+
 bool may(const User& user, const FileStatus& status, unsigned wanted) {
   if (user.uid == 0) return true;
   unsigned granted = status.mode & 7U;
@@ -104,11 +110,21 @@ void check_device(Context& context, Findings& findings) {
                                  ", network device " +
                                  (device.netdevs.empty() ? "none" : joined(device.netdevs)));
   }
-  const std::vector<Card> cards = find_cards(context.host());
+  for (const RdmaDevice& device : context.devices_elsewhere()) {
+    findings.ok(device.name, "for another network namespace, which has " + joined(device.netdevs));
+  }
   const bool none = context.devices().empty();
+  if (none && !context.devices_elsewhere().empty()) {
+    findings.fail("", "this network namespace has no network device of an RDMA device's", kStaysOnTcp,
+                  "give it one: a virtual function (SR-IOV) or a macvlan interface of the card's; "
+                  "or the host's network (a pod's hostNetwork)");
+    return;
+  }
+  const std::vector<Card> cards = find_cards(context.host());
   for (const Card& card : cards) {
     bool served = false;
     for (const RdmaDevice& device : context.devices()) served = served || serves(device, card);
+    for (const RdmaDevice& device : context.devices_elsewhere()) served = served || serves(device, card);
     if (served || (!none && !certainly_rdma(card))) continue;
     const std::string evidence =
         std::string(card.vendor->name) + " card without an RDMA device, " +
@@ -117,6 +133,12 @@ void check_device(Context& context, Findings& findings) {
         none ? Level::kFail : Level::kWarn, card.address, evidence,
         none ? kStaysOnTcp : "its addresses stay on TCP (no_rdma_device)",
         "modprobe " + std::string(card.vendor->modules) + "; dmesg | grep " + card.address);
+  }
+  if (none && are_devices_apart(context.host())) {
+    findings.fail(
+        "", "rdma system show: netns exclusive: a device is in one network namespace, and this has none",
+        kStaysOnTcp, "on the host: rdma dev set DEVICE netns NAME   # not for Soft-RoCE");
+    return;
   }
   if (!none || !cards.empty()) return;
   findings.fail(

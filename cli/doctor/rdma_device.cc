@@ -74,9 +74,15 @@ RdmaDevice read_device(Host& host, const std::string& name) {
 }  // namespace
 
 std::vector<RdmaDevice> find_rdma_devices(Host& host) {
+  const std::vector<std::string> here = host.list("/sys/class/net").names;
+  const auto is_here = [&](const std::string& netdev) {
+    return here.empty() || std::find(here.begin(), here.end(), netdev) != here.end();
+  };
   std::vector<RdmaDevice> devices;
   for (const std::string& name : host.list(kClass).names) {
-    devices.push_back(read_device(host, name));
+    RdmaDevice& device = devices.emplace_back(read_device(host, name));
+    device.elsewhere = !device.netdevs.empty() &&
+                       std::none_of(device.netdevs.begin(), device.netdevs.end(), is_here);
   }
   return devices;
 }

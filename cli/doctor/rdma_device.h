@@ -39,6 +39,8 @@ struct RdmaDevice {
   std::vector<RdmaPort> ports;
   std::vector<std::string> netdevs;      // those that its GIDs name, also VLANs and bonds
   std::vector<std::string> own_netdevs;  // the card's own, without VLANs and bonds
+  // All of these are in other network namespaces, so no program of this one finds an address of the device's.
+  bool elsewhere = false;
 };
 
 std::vector<RdmaDevice> find_rdma_devices(Host& host);

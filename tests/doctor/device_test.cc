@@ -53,6 +53,34 @@ TEST(Device, ABondedCardHasOneDeviceForItsPorts) {
   EXPECT_THAT(texts(tree.check("pfc")), testing::HasSubstr("ens1f1np1"));
 }
 
+TEST(Device, OfAnotherNetworkNamespaceIsNamedAndNotExamined) {
+  Tree tree;
+  const std::string rxe = "/sys/class/infiniband/rxe0";
+  tree.meta("link " + rxe + " ../../devices/virtual/infiniband/rxe0")
+      .write(rxe + "/ports/1/gids/0", "0000:0000:0000:0000:0000:ffff:0a09:0001")
+      .write(rxe + "/ports/1/gid_attrs/ndevs/0", "v0");
+  EXPECT_THAT(tree.check("device"), Worst(Level::kOk, "for another network namespace, which has v0"));
+  EXPECT_THAT(texts(tree.check("mtu")), testing::Not(testing::HasSubstr("v0")));
+  // The same where it is this namespace's.
+  tree.write("/sys/class/net/v0/mtu", "1500");
+  EXPECT_THAT(texts(tree.check("device")), testing::Not(testing::HasSubstr("another network namespace")));
+  EXPECT_THAT(texts(tree.check("mtu")), testing::HasSubstr("v0"));
+}
+
+TEST(Device, ANamespaceWithNoNetworkDeviceOfAnyFails) {
+  Tree tree;
+  std::filesystem::rename(tree.path() + "/sys/class/net/ens1f0np0", tree.path() + "/sys/class/net/eth0");
+  EXPECT_THAT(tree.check("device"), Worst(Level::kFail, "no network device of an RDMA device's"));
+  EXPECT_THAT(texts(tree.check("device")), testing::HasSubstr("SR-IOV"));
+}
+
+TEST(Device, ANamespaceThatIsGivenNoneSaysThatTheyAreApart) {
+  Tree tree;
+  tree.remove("/sys/class/infiniband").remove("/sys/bus");
+  tree.says("rdma system show", "netns exclusive copy-on-fork on\n");
+  EXPECT_THAT(tree.check("device"), Worst(Level::kFail, "netns exclusive"));
+}
+
 TEST(Access, FollowsOwnerGroupAndOthersInThisOrder) {
   const auto level = [](const char* mode_and_owner) {
     Tree tree;

@@ -65,6 +65,8 @@ def find_kernel(root):
   for version in sorted(installed, key=version_key, reverse=True):
     modules = installed[version]
     image = os.path.join(root, 'boot', f'vmlinuz-{version}')
+    if not os.path.exists(image) and os.path.exists(os.path.join(modules, 'vmlinuz')):
+      image = os.path.join(modules, 'vmlinuz')  # Debian's packages since 2026
     if not os.path.exists(image):
       rejected.append(f'{version}: no {image}')
     elif not os.access(image, os.R_OK):

@@ -294,7 +294,7 @@ ssize_t by_recvmmsg(int fd, msghdr& message) {
   mmsghdr several{message, 0};
   const int received = ::recvmmsg(fd, &several, 1, MSG_CMSG_CLOEXEC, nullptr);
   message = several.msg_hdr;
-  return received == 1 ? several.msg_len : -1;
+  return received == 1 ? static_cast<ssize_t>(several.msg_len) : -1;
 }
 
 // How many come in one message of so many. -1: it does not come.
