@@ -146,7 +146,7 @@ int run(const Arguments& arguments, const std::vector<std::string>& words) {
   if (arguments.rounds < 1 || arguments.rounds > 20) return wrong("--rounds is 1 to 20");
   if (!(arguments.period_s >= 0.1)) return wrong("--period is at least 100ms");
   AbPlan plan;
-  plan.directory = directory_of(arguments.directory);
+  plan.source = source_of(arguments.directory);
   plan.pids = arguments.pids;
   plan.period = ms(arguments.period_s);
   plan.rounds = arguments.rounds;
@@ -156,11 +156,9 @@ int run(const Arguments& arguments, const std::vector<std::string>& words) {
   for (const pid_t pid : plan.pids) {
     ProcessReport process;
     std::string why;
-    const std::string path = plan.directory + "/" + std::to_string(pid);
-    if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
-      return wrong(why_no_segment(pid, plan.directory));
-    }
-    if (!read_segment(path, process, why) || !process.alive) {
+    const SegmentPlace place = place_of(plan.source, pid);
+    if (!place.exists()) return wrong(why_no_segment(pid, place.path()));
+    if (!read_segment(place, process, why) || !process.alive) {
       return wrong("process " + std::to_string(pid) + ": " + (why.empty() ? "it has ended" : why));
     }
   }

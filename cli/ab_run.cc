@@ -115,7 +115,7 @@ class Alternation {
   bool read(pid_t pid, ProcessReport& process) {
     std::string why;
     process = ProcessReport{};
-    if (!read_segment(plan_.directory + "/" + std::to_string(pid), process, why)) {
+    if (!read_segment(place_of(plan_.source, pid), process, why)) {
       return fail("process " + std::to_string(pid) + ": " + why);
     }
     return process.alive || fail("process " + std::to_string(pid) + " has ended");
@@ -132,7 +132,7 @@ class Alternation {
   void restore_modes() {
     for (std::size_t i = 0; i < modes_.size(); ++i) {
       std::string why;
-      if (!ask(plan_.directory, plan_.pids[i], modes_[i], new_serial(), why)) {
+      if (!ask(plan_.source, plan_.pids[i], modes_[i], new_serial(), why)) {
         note("process " + std::to_string(plan_.pids[i]) + " keeps its mode: " + why);
       }
     }
@@ -145,7 +145,7 @@ class Alternation {
     for (const pid_t pid : plan_.pids) {
       std::string why;
       serials.push_back(new_serial());
-      if (!ask(plan_.directory, pid, mode, serials.back(), why)) {
+      if (!ask(plan_.source, pid, mode, serials.back(), why)) {
         return fail("process " + std::to_string(pid) + ": " + why);
       }
     }

@@ -10,12 +10,13 @@
 
 #include "cli/load_command.h"
 #include "cli/paired.h"
+#include "cli/segment_place.h"
 #include "rsocket-core/process/control_socket.h"
 
 namespace ringroad::cli {
 
 struct AbPlan {
-  std::string directory;  // of the segments
+  SegmentSource source;
   std::vector<pid_t> pids;
   std::chrono::milliseconds period{5000};
   unsigned rounds = 6;  // at most 20

@@ -1,25 +1,28 @@
 #include "cli/operator_request.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <iterator>
 
+#include "cli/process_folder.h"
+#include "cli/process_state.h"
 #include "cli/segment_reader.h"
 #include "cli/text.h"
+#include "rsocket-core/process/control_target.h"
 
 namespace ringroad::cli {
 namespace {
 
 constexpr timespec kLookAgain = {0, 1'000'000};
-
-std::string path_of(const std::string& directory, pid_t pid) {
-  return directory + "/" + std::to_string(pid);
-}
 
 std::string cannot_ask(int error) {
   switch (error) {
@@ -35,6 +38,79 @@ std::string cannot_ask(int error) {
     default:
       return strerrordesc_np(error);
   }
+}
+
+// The socket of a process, held so that what is sent to it goes nowhere else: in a container's directory
+// its name may be a link that leads out of the container.
+class OpenedSocket {
+ public:
+  OpenedSocket(const SegmentPlace& place, const std::string& name)
+      : fd_(openat(place.folder->fd(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)) {
+    struct stat status;
+    if (fd_ < 0 || fstat(fd_, &status) != 0) {
+      problem_ = cannot_ask(errno);
+    } else if (!S_ISSOCK(status.st_mode) || status.st_nlink > 1 || !may_be_of(place.pid, status.st_uid)) {
+      problem_ = "what stands there is not its socket: " + place.folder->path() + "/" + name;
+    }
+  }
+  ~OpenedSocket() {
+    if (fd_ >= 0) close(fd_);
+  }
+  OpenedSocket(const OpenedSocket&) = delete;
+  OpenedSocket& operator=(const OpenedSocket&) = delete;
+
+  const std::string& problem() const noexcept { return problem_; }
+  sockaddr_un address() const noexcept {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d", fd_);
+    return address;
+  }
+
+ private:
+  int fd_;
+  std::string problem_;
+};
+
+// As whom root asks a process of another user namespace, in which root is nobody: as that process' user.
+ucred asker_for(pid_t pid) {
+  ucred asker{getpid(), getuid(), getgid()};
+  const ProcessFolder process(pid);
+  const std::uint64_t its = process.name_space("user");
+  if (geteuid() != 0 || its == 0 || its == own_name_space("user")) return asker;
+  const std::string status = process.text("status");
+  const std::size_t users = status.find("\nUid:");
+  unsigned effective;
+  if (users != std::string::npos && std::sscanf(status.c_str() + users, "\nUid: %*u %u", &effective) == 1) {
+    asker.uid = effective;
+  }
+  return asker;
+}
+
+// False with errno.
+bool send(const OpenedSocket& to, control::Request& request, control::Target& target, const ucred& asker) {
+  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  sockaddr_un address = to.address();
+  iovec bytes[] = {{&request, sizeof request}, {&target, sizeof target}};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof asker)] = {};
+  msghdr message{};
+  message.msg_name = &address;
+  message.msg_namelen = sizeof address;
+  message.msg_iov = bytes;
+  message.msg_iovlen = std::size(bytes);
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const credentials = CMSG_FIRSTHDR(&message);
+  credentials->cmsg_level = SOL_SOCKET;
+  credentials->cmsg_type = SCM_CREDENTIALS;
+  credentials->cmsg_len = CMSG_LEN(sizeof asker);
+  std::memcpy(CMSG_DATA(credentials), &asker, sizeof asker);
+  const ssize_t sent = sendmsg(fd, &message, MSG_DONTWAIT);
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return sent == static_cast<ssize_t>(sizeof request + sizeof target);
 }
 
 // What the connecting end tries again.
@@ -60,32 +136,26 @@ bool may_still_come(const StreamReport& stream) noexcept {
 
 }  // namespace
 
-bool ask(const std::string& directory, pid_t pid, control::Mode mode, std::uint64_t serial,
+bool ask(const SegmentSource& source, pid_t pid, control::Mode mode, std::uint64_t serial,
          std::string& why) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
   ProcessReport process;
-  if (!read_segment(path_of(directory, pid), process, why)) return false;
+  const SegmentPlace place = place_of(source, pid);
+  if (!read_segment(place, process, why)) return false;
   const std::string& suffix = process.control_suffix;
-  const std::string path = path_of(directory, pid) + (suffix.empty() ? control::kSuffix : suffix);
-  if (path.size() >= sizeof address.sun_path) {
-    why = "the name of its socket is too long: " + path;
-    return false;
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
+  const OpenedSocket opened(place, place.name + (suffix.empty() ? control::kSuffix : suffix));
+  why = opened.problem();
+  if (!why.empty()) return false;
   control::Request request;
   request.mode = static_cast<std::uint16_t>(mode);
   request.serial = serial;
-  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) {
-    why = strerrordesc_np(errno);
-    return false;
-  }
-  const ssize_t sent = sendto(fd, &request, sizeof request, MSG_DONTWAIT,
-                              reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  if (sent != static_cast<ssize_t>(sizeof request)) why = cannot_ask(errno);
-  close(fd);
-  return sent == static_cast<ssize_t>(sizeof request);
+  const auto own_pid = static_cast<std::uint32_t>(process.own_pid);
+  control::Target target;
+  static_assert(sizeof target.name == stats::FileName::kBytes);
+  stats::FileName::of(own_pid, process.pid_namespace).write(target.name);
+  if (process.pid_namespace == 0) target.magic = 0;  // an older library's
+  if (send(opened, request, target, asker_for(pid))) return true;
+  why = cannot_ask(errno);
+  return false;
 }
 
 std::string no_answer(const ProcessReport& process) {
@@ -130,12 +200,13 @@ Progress progress_of(const ProcessReport& process, control::Mode mode,
   return progress;
 }
 
-bool watch(const std::string& directory, pid_t pid, control::Mode mode, std::uint64_t serial,
+bool watch(const SegmentSource& source, pid_t pid, control::Mode mode, std::uint64_t serial,
            std::chrono::steady_clock::time_point until, ProcessReport& process, Progress& progress,
            std::string& why) {
+  const SegmentPlace place = place_of(source, pid);
   for (;;) {
     process = ProcessReport{};
-    if (!read_segment(path_of(directory, pid), process, why)) return false;
+    if (!read_segment(place, process, why)) return false;
     progress = progress_of(process, mode, serial);
     if (!process.alive) {
       why = "it has ended";

@@ -7,12 +7,13 @@
 #include <string>
 
 #include "cli/process_report.h"
+#include "cli/segment_place.h"
 #include "rsocket-core/process/control_socket.h"
 
 namespace ringroad::cli {
 
 // False with `why`, a sentence without its full stop, when nobody can be asked there.
-bool ask(const std::string& directory, pid_t pid, control::Mode mode, std::uint64_t serial,
+bool ask(const SegmentSource& source, pid_t pid, control::Mode mode, std::uint64_t serial,
          std::string& why);
 
 // What has become of it, in the process' own words.
@@ -33,7 +34,7 @@ Progress progress_of(const ProcessReport& process, control::Mode mode,
 
 // Reads the process' segment until its progress is over() or `until` has passed; `process` and
 // `progress` are what was seen last. False with `why` when it cannot be read any more.
-bool watch(const std::string& directory, pid_t pid, control::Mode mode, std::uint64_t serial,
+bool watch(const SegmentSource& source, pid_t pid, control::Mode mode, std::uint64_t serial,
            std::chrono::steady_clock::time_point until, ProcessReport& process, Progress& progress,
            std::string& why);
 

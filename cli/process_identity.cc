@@ -10,6 +10,7 @@
 #include <iterator>
 #include <system_error>
 
+#include "cli/process_folder.h"
 #include "cli/process_state.h"
 
 namespace ringroad::cli {
@@ -21,16 +22,6 @@ bool read_text(const std::string& path, std::string& text) {
   if (!file) return false;
   text.assign(std::istreambuf_iterator<char>(file), {});
   return !file.bad();
-}
-
-std::string variable(const std::string& environment, const std::string& name) {
-  const std::string start = name + "=";
-  for (std::size_t at = 0; at < environment.size(); at = environment.find('\0', at) + 1) {
-    const std::string entry = environment.c_str() + at;
-    if (entry.starts_with(start)) return entry.substr(start.size());
-    if (environment.find('\0', at) == std::string::npos) break;
-  }
-  return {};
 }
 
 std::string link_of(const std::string& path) {
@@ -92,11 +83,11 @@ ProcessIdentity identify(pid_t pid) {
   process.may_be_looked_at =
       read_text(folder + "/environ", environment) && read_text(folder + "/maps", maps) && !maps.empty();
   process.library = mapped_library(pid);
-  process.labels = variable(environment, "RINGROAD_LABELS");
-  const std::string disable = variable(environment, "RINGROAD_DISABLE");
+  process.labels = variable_of(environment, "RINGROAD_LABELS");
+  const std::string disable = variable_of(environment, "RINGROAD_DISABLE");
   process.is_disabled = !disable.empty() && disable != "0";
   if (are_two_files(folder + "/root/.", "/.")) process.root = folder + "/root";
-  const std::string named = variable(environment, "RINGROAD_POLICY");
+  const std::string named = variable_of(environment, "RINGROAD_POLICY");
   if (named.starts_with('/')) {
     process.policy = process.root + named;
   } else if (!named.empty()) {

@@ -116,9 +116,14 @@ struct RuleReport {
 };
 
 struct ProcessReport {
-  pid_t pid = 0;
+  pid_t pid = 0;  // as the reader numbers it; of an ended one in a container, as that did
   std::string program;
   bool alive = false;
+  std::string container;  // what it is called (container_name.h); empty: none, in the reader's pid namespace
+  std::string cgroup;     // of one in a container
+  pid_t own_pid = 0;      // in its pid namespace
+  std::uint64_t pid_namespace = 0;  // 0: an older library's, which does not say it
+  std::uint64_t file_inode = 0;     // of its statistics file
   std::uint64_t start_ticks = 0;  // with the pid, what names a process for good
   std::string library_version;
   stats::PolicyStatus policy_status = stats::PolicyStatus::kNone;

@@ -12,6 +12,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "cli/process_folder.h"
+
 namespace ringroad::cli {
 namespace {
 
@@ -40,13 +42,28 @@ bool read_stat(pid_t pid, Stat& out) noexcept {
                      &out.state, &out.threads, &out.start_ticks) == 3;
 }
 
+// A time namespace has another begin of the time by which a process' start is told.
+bool has_other_clock(pid_t pid) noexcept {
+  const std::uint64_t its = ProcessFolder(pid).name_space("time");
+  return its != 0 && its != own_name_space("time");
+}
+
+// The user that is root in the process' user namespace, as this process sees it; -1: not known.
+uid_t root_of(pid_t pid) {
+  std::ifstream map("/proc/" + std::to_string(pid) + "/uid_map");
+  for (unsigned long inside, outside, length; map >> inside >> outside >> length;) {
+    if (inside == 0) return static_cast<uid_t>(outside);
+  }
+  return static_cast<uid_t>(-1);
+}
+
 }  // namespace
 
 bool process_runs(pid_t pid, std::uint64_t start_ticks) noexcept {
   if (pid <= 0) return false;
   Stat stat;
   if (!read_stat(pid, stat)) return kill(pid, 0) == 0 || errno == EPERM;
-  if (start_ticks != 0 && stat.start_ticks != start_ticks) return false;
+  if (start_ticks != 0 && stat.start_ticks != start_ticks && !has_other_clock(pid)) return false;
   // The first thread of a running process can have ended before the others.
   const bool ended = (stat.state == 'Z' && stat.threads <= 1) || stat.state == 'X';
   return !ended;
@@ -58,7 +75,7 @@ bool may_be_of(pid_t pid, uid_t owner) {
   for (std::string line; std::getline(status, line);) {
     unsigned users[4];
     if (std::sscanf(line.c_str(), "Uid: %u %u %u %u", &users[0], &users[1], &users[2], &users[3]) == 4) {
-      return std::find(std::begin(users), std::end(users), owner) != std::end(users);
+      return std::find(std::begin(users), std::end(users), owner) != std::end(users) || owner == root_of(pid);
     }
   }
   return true;
@@ -77,10 +94,10 @@ std::string mapped_library(pid_t pid) {
   return {};
 }
 
-std::string why_no_segment(pid_t pid, const std::string& directory) {
+std::string why_no_segment(pid_t pid, const std::string& path) {
   const std::string number = std::to_string(pid);
   if (kill(pid, 0) != 0 && errno == ESRCH) return "there is no process " + number;
-  const std::string none = ": there is no " + directory + "/" + number;
+  const std::string none = ": there is no " + path;
   if (!mapped_library(pid).empty()) {
     return "process " + number +
            " is preloaded, but has met no connection and no listener yet, or uses another "

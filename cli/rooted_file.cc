@@ -15,6 +15,7 @@ constexpr int kMostLinks = 40;             // as the kernel
 constexpr std::size_t kMostFolders = 128;  // each is held open on the way
 // Neither waits for a pipe's other end nor makes a terminal this process' own.
 constexpr int kOpenFlags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+constexpr int kFolderFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
 // The folders that lead to a place below a root, the root first.
 class Way {
@@ -99,9 +100,7 @@ bool walk(Way& way, std::string path, std::string& last) {
     } else if (path.empty()) {
       last = name;
       return true;
-    } else if (!way.enter(openat(way.here(), name.c_str(),
-                                 O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
-                          name)) {
+    } else if (!way.enter(openat(way.here(), name.c_str(), kFolderFlags), name)) {
       return false;
     }
   }
@@ -145,11 +144,23 @@ RootedFile Root::open(const std::string& path) const {
   if (path.size() >= PATH_MAX) return failed(ENAMETOOLONG);
   Way way;
   std::string last;
-  if (!way.enter(::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC), "") ||
+  if (!way.enter(::open(folder_.c_str(), kFolderFlags & ~O_NOFOLLOW), "") ||
       !walk(way, path, last)) {
     return failed(errno);
   }
   return open_at(way.here(), last, kOpenFlags | O_NOFOLLOW, way.path(last));
+}
+
+int Root::open_folder(const std::string& path) const {
+  if (path.size() >= PATH_MAX) {
+    errno = ENAMETOOLONG;
+    return -1;
+  }
+  Way way;
+  std::string last;
+  if (!way.enter(::open(folder_.c_str(), kFolderFlags & ~O_NOFOLLOW), "")) return -1;
+  if (!walk(way, path, last)) return -1;
+  return openat(way.here(), last.c_str(), kFolderFlags);
 }
 
 }  // namespace ringroad::cli

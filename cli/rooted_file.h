@@ -41,6 +41,8 @@ class Root {
   const std::string& folder() const noexcept { return folder_; }
   // Symbolic links and ".." lead no further than to this root. Opens neither devices nor pipes.
   RootedFile open(const std::string& path) const;
+  // A folder, only as a place (O_PATH), which the caller closes; -1 with errno. REQUIRES: !own().
+  int open_folder(const std::string& path) const;
 
  private:
   const std::string folder_;

@@ -39,10 +39,23 @@ bool same_moment(const SegmentHeader& a, const SegmentHeader& b) noexcept {
 
 }  // namespace
 
-// Not blocking: it may be a FIFO.
-SegmentFile::SegmentFile(const std::string& path) noexcept
-    : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
-  if (fd_ < 0 || fstat(fd_, &status_) != 0) error_ = errno;
+// Looked at before it is opened for reading: to open a device may be to use it.
+SegmentFile::SegmentFile(int folder, const std::string& name) noexcept
+    : fd_(openat(folder, name.c_str(), O_PATH | O_CLOEXEC | O_NOFOLLOW)) {
+  if (fd_ < 0 || fstat(fd_, &status_) != 0) {
+    error_ = errno == EBADF ? ENOENT : errno;  // there is no such folder
+    return;
+  }
+  if (S_ISLNK(status_.st_mode)) error_ = ELOOP;
+  if (!S_ISREG(status_.st_mode)) return;
+  const std::string same = "/proc/self/fd/" + std::to_string(fd_);
+  int readable = open(same.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (readable < 0 && errno == ENOENT) {  // without /proc
+    readable = openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  }
+  if (readable < 0 || fstat(readable, &status_) != 0) error_ = errno;
+  close(fd_);
+  fd_ = readable;
 }
 
 SegmentFile::~SegmentFile() {

@@ -22,7 +22,8 @@ namespace ringroad::cli {
 
 class SegmentFile {
  public:
-  explicit SegmentFile(const std::string& path) noexcept;
+  // A name in a folder, or in none (-1); it is no symbolic link.
+  SegmentFile(int folder, const std::string& name) noexcept;
   ~SegmentFile();
   SegmentFile(const SegmentFile&) = delete;
   SegmentFile& operator=(const SegmentFile&) = delete;

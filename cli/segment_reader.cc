@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <map>
 #include <memory>
 #include <optional>
-#include <string_view>
+#include <set>
 
 #include "cli/process_state.h"
 #include "cli/segment_file.h"
@@ -110,8 +110,7 @@ StreamReport report_of(const StreamSlot& slot, const stats::Latencies* latencies
 }
 
 // Which library of which process wrote it: these fields have stood there in every version.
-std::string library_of(const SegmentHeader& header) {
-  const auto pid = static_cast<pid_t>(header.pid);
+std::string library_of(const SegmentHeader& header, pid_t pid) {
   if (!process_runs(pid, header.start_ticks)) return "; its process has ended: remove the file";
   const std::string file = mapped_library(pid);
   return file.empty() ? "" : " (" + printable(file) + ")";
@@ -123,14 +122,14 @@ std::string writer_of(const SegmentHeader& header) {
 }
 
 // Empty: the header can be used.
-std::string header_problem(const SegmentHeader& header, std::uint64_t file_size) {
+std::string header_problem(const SegmentHeader& header, std::uint64_t file_size, pid_t pid) {
   if (header.magic == 0) return kUnfinished;
   if (header.magic != stats::kSegmentMagic) return "it is not a Ringroad statistics segment";
   if (header.version != stats::kSegmentVersion) {
     return "it is of version " + std::to_string(header.version) + writer_of(header) +
            ", this command (ringroad " + RINGROAD_VERSION + ") reads version " +
            std::to_string(stats::kSegmentVersion) +
-           ": use the ringroad command that came with the preloaded library" + library_of(header);
+           ": use the ringroad command that came with the preloaded library" + library_of(header, pid);
   }
   const SegmentLayout layout(header);
   if (!layout.is_readable()) {
@@ -139,7 +138,7 @@ std::string header_problem(const SegmentHeader& header, std::uint64_t file_size)
            std::to_string(header.header_bytes) + " bytes, " + std::to_string(header.slots) +
            " slots of " + std::to_string(header.slot_bytes) + " bytes, latencies of " +
            std::to_string(header.latencies_bytes) + " bytes)" + writer_of(header) +
-           ": use the ringroad command that came with the preloaded library" + library_of(header);
+           ": use the ringroad command that came with the preloaded library" + library_of(header, pid);
   }
   const std::uint64_t needed = layout.bytes();
   if (file_size < needed) {
@@ -149,30 +148,30 @@ std::string header_problem(const SegmentHeader& header, std::uint64_t file_size)
   return {};
 }
 
-std::optional<pid_t> pid_of(std::string_view name) noexcept {
-  pid_t pid = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
-  if (error != std::errc{} || end != name.data() + name.size() || pid <= 0) return std::nullopt;
-  return pid;
-}
-
-// Anybody may put a file there under a number of a process that has none. Empty: it is that process' own, or
+// Anybody may put a file there under the name of a process that has none. Empty: it is that process' own, or
 // the process has ended.
-std::string owner_problem(const SegmentHeader& header, const struct stat& status,
-                          std::string_view path) {
-  const auto pid = static_cast<pid_t>(header.pid);
-  const std::optional<pid_t> named = pid_of(path.substr(path.rfind('/') + 1));
-  if (named && *named != pid) return "it says that it belongs to process " + std::to_string(pid);
+std::string owner_problem(const SegmentHeader& header, const struct stat& status, const SegmentPlace& place) {
+  if (place.says.pid != 0 && place.says.pid != header.pid) {
+    return "it says that it belongs to process " + std::to_string(header.pid);
+  }
   if (status.st_nlink > 1) return "it has several names";
-  if (!may_be_of(pid, status.st_uid)) {
+  if (place.pid != 0 && !may_be_of(place.pid, status.st_uid)) {
     return "it belongs to user " + std::to_string(status.st_uid) + ", and process " +
-           std::to_string(pid) + " to another";
+           std::to_string(place.pid) + " to another";
   }
   return {};
 }
 
+// Whether the file's own word for its pid namespace is what its place asks for. A file of an older library
+// may have none.
+bool is_of_namespace(const SegmentHeader& header, const SegmentPlace& place) noexcept {
+  const std::uint64_t wanted = place.says.pid_namespace != 0 ? place.says.pid_namespace : place.own_namespace;
+  return header.pid_namespace == wanted || header.pid_namespace == 0 || wanted == 0;
+}
+
 void report_header(const SegmentHeader& header, ProcessReport& out) {
-  out.pid = static_cast<pid_t>(header.pid);
+  out.own_pid = static_cast<pid_t>(header.pid);
+  out.pid_namespace = header.pid_namespace;
   out.start_ticks = header.start_ticks;
   out.program = text_of(header.program);
   out.library_version = text_of(header.library_version);
@@ -249,17 +248,22 @@ void sort_streams(std::vector<StreamReport>& streams) {
 
 }  // namespace
 
-std::string segment_directory() {
+bool names_segment_directory() {
   const char* named = std::getenv("RINGROAD_RUNTIME_DIR");
-  return named != nullptr && *named != '\0' ? named : stats::kDefaultDirectory;
+  return named != nullptr && *named != '\0';
+}
+
+std::string segment_directory() {
+  return names_segment_directory() ? std::getenv("RINGROAD_RUNTIME_DIR") : stats::kDefaultDirectory;
 }
 
 namespace {
 
-enum class Outcome { kRead, kFailed, kPassedOver };
+// kOfAnother: of another pid namespace than the place's.
+enum class Outcome { kRead, kFailed, kPassedOver, kOfAnother };
 
-Outcome read_one(const std::string& path, Which which, ProcessReport& out, std::string& why) {
-  const SegmentFile file(path);
+Outcome read_one(const SegmentPlace& place, Which which, ProcessReport& out, std::string& why) {
+  const SegmentFile file(place.folder->fd(), place.name);
   if (file.error() != 0) {
     why = file.error() == ELOOP ? "it is a symbolic link" : strerrordesc_np(file.error());
     return Outcome::kFailed;
@@ -275,11 +279,19 @@ Outcome read_one(const std::string& path, Which which, ProcessReport& out, std::
                      : "it is truncated: " + std::to_string(*size) + " bytes hold no header";
     return Outcome::kFailed;
   }
-  why = header_problem(header, *size);
-  if (why.empty()) why = owner_problem(header, file.status(), path);
+  why = header_problem(header, *size, place.pid);
   if (!why.empty()) return Outcome::kFailed;
-  if (which == Which::kRunning &&
-      !process_runs(static_cast<pid_t>(header.pid), header.start_ticks)) {
+  if (!is_of_namespace(header, place)) {
+    out.own_pid = static_cast<pid_t>(header.pid);
+    out.pid_namespace = header.pid_namespace;
+    return Outcome::kOfAnother;
+  }
+  why = owner_problem(header, file.status(), place);
+  if (!why.empty()) return Outcome::kFailed;
+  const bool is_told = header.start_ticks != 0 || !place.is_of_container();
+  const bool runs = place.pid != 0 && is_told && process_runs(place.pid, header.start_ticks);
+  // Of an ended process that had a container's number nothing is told by the one that has it now.
+  if (!runs && (which == Which::kRunning || (place.is_of_container() && place.pid != 0))) {
     return Outcome::kPassedOver;
   }
   SlotsReader reader(file, SegmentLayout(header));
@@ -288,6 +300,10 @@ Outcome read_one(const std::string& path, Which which, ProcessReport& out, std::
     return Outcome::kFailed;
   }
   report_header(reader.header(), out);
+  out.pid = place.pid != 0 ? place.pid : out.own_pid;
+  out.container = place.container.name;
+  out.cgroup = place.container.cgroup;
+  out.file_inode = file.status().st_ino;
   out.unreadable = reader.unreadable();
   out.streams.reserve(reader.live().size());
   for (const StreamSlot* slot : reader.live()) {
@@ -307,72 +323,175 @@ Outcome read_one(const std::string& path, Which which, ProcessReport& out, std::
     out.rules[slot->rule_index].measures += measures;
     out.rules[slot->rule_index].latencies += latencies;
   }
-  out.alive = process_runs(out.pid, reader.header().start_ticks);
+  out.alive = runs && process_runs(out.pid, reader.header().start_ticks);
   return Outcome::kRead;
 }
 
-Outcome add_segment(const std::string& path, Which which, Snapshot& snapshot) {
-  ProcessReport process;
+Outcome add_segment(const SegmentPlace& place, Which which, Snapshot& snapshot, ProcessReport& process) {
   std::string why;
-  const Outcome outcome = read_one(path, which, process, why);
+  const Outcome outcome = read_one(place, which, process, why);
+  if (outcome == Outcome::kFailed) {
+    const bool runs = place.pid != 0 && process_runs(place.pid, 0) && !mapped_library(place.pid).empty();
+    snapshot.skipped.push_back({place.path(), why, runs});
+  }
   if (outcome == Outcome::kRead && (which == Which::kAll || process.alive)) {
     snapshot.processes.push_back(std::move(process));
-  }
-  if (outcome == Outcome::kFailed) {
-    const std::optional<pid_t> pid = pid_of(std::string_view(path).substr(path.rfind('/') + 1));
-    const bool runs = pid && process_runs(*pid, 0) && !mapped_library(*pid).empty();
-    snapshot.skipped.push_back({path, why, runs});
   }
   return outcome;
 }
 
-}  // namespace
-
-bool read_segment(const std::string& path, ProcessReport& out, std::string& why) {
-  return read_one(path, Which::kAll, out, why) == Outcome::kRead;
+// One name in the source's own directory, of this command's pid namespace.
+SegmentPlace place_in(const RuntimeFolderPtr& folder, const std::string& name, const stats::FileName& says,
+                      std::uint64_t own_namespace) {
+  SegmentPlace place;
+  place.folder = folder;
+  place.name = name;
+  place.says = {says.pid, 0};
+  place.own_namespace = own_namespace;
+  place.pid = static_cast<pid_t>(says.pid);
+  return place;
 }
 
-Snapshot read_segments_of(const std::string& directory, const std::vector<pid_t>& pids) {
+class Listing {
+ public:
+  Listing(const SegmentSource& source, Which which)
+      : source_(source), which_(which), own_(own_folder(source.directory)) {}
+
+  Snapshot read() {
+    read_directory();
+    if (source_.and_containers || !others_.empty()) search();
+    const auto by_pid = [](const ProcessReport& a, const ProcessReport& b) { return a.pid < b.pid; };
+    std::stable_sort(snapshot_.processes.begin(), snapshot_.processes.end(), by_pid);
+    std::sort(snapshot_.skipped.begin(), snapshot_.skipped.end(),
+              [](const SkippedFile& a, const SkippedFile& b) { return a.path < b.path; });
+    return std::move(snapshot_);
+  }
+
+ private:
+  using Key = ContainerSearch::Key;
+
+  void read_directory() {
+    struct CloseDirectory {
+      void operator()(DIR* opened) const noexcept { closedir(opened); }
+    };
+    const std::unique_ptr<DIR, CloseDirectory> listing(opendir(source_.directory.c_str()));
+    if (!listing) {
+      snapshot_.no_directory = errno != ENOENT;
+      if (errno != ENOENT) snapshot_.skipped.push_back({source_.directory, strerrordesc_np(errno)});
+      return;
+    }
+    while (const dirent* entry = readdir(listing.get())) {
+      const char* end;
+      const stats::FileName name = stats::FileName::at(entry->d_name, end);
+      if (name.pid != 0 && *end == '\0') read_own(entry->d_name, name);
+    }
+  }
+
+  void read_own(const std::string& text, const stats::FileName& name) {
+    if (name.pid_namespace != 0 && name.pid_namespace != own_namespace_) {
+      others_.insert_or_assign(Key{name.pid_namespace, name.pid}, text);
+      return;
+    }
+    const SegmentPlace place = place_in(own_, text, name, own_namespace_);
+    // What an older library has left stands beside what counts.
+    if (name.pid_namespace == 0 && !stands_alone(name)) return;
+    ProcessReport process;
+    if (add_one(place, process) != Outcome::kOfAnother) return;
+    others_.emplace(Key{process.pid_namespace, static_cast<std::uint32_t>(process.own_pid)}, text);
+  }
+
+  Outcome add_one(const SegmentPlace& place, ProcessReport& process) {
+    const Outcome outcome = add_segment(place, which_, snapshot_, process);
+    // A file that is gone by now was of a process that has just ended.
+    if (outcome == Outcome::kFailed && !place.exists()) snapshot_.skipped.pop_back();
+    return outcome;
+  }
+  void add_one(const SegmentPlace& place) {
+    ProcessReport process;
+    add_one(place, process);
+  }
+
+  bool stands_alone(const stats::FileName& name) const {
+    const stats::FileName now = stats::FileName::of(name.pid, own_namespace_);
+    char text[stats::FileName::kBytes];
+    now.write(text);
+    return now.pid_namespace == 0 || !own_->has(text);
+  }
+
+  void search() {
+    std::set<Key> known;
+    for (const auto& [key, name] : others_) known.insert(key);
+    ContainerSearch containers(source_, own_, std::move(known));
+    containers.run([&](const SegmentPlace& place) {
+      const bool is_own = place.folder->is(*own_);
+      if (is_own && !place.is_of_container()) return;  // read_directory() has met it
+      if (is_own) others_.erase({place.says.pid_namespace, place.says.pid});
+      add_one(place);
+    });
+    for (const auto& [key, name] : others_) {
+      SegmentPlace place;
+      const ContainerSearch::Known known_as = containers.look_at(key, name, place);
+      const bool is_wanted = known_as == ContainerSearch::Known::kRuns ||
+                             (known_as == ContainerSearch::Known::kEnded && which_ == Which::kAll);
+      if (is_wanted) add_one(place);
+    }
+  }
+
+  const SegmentSource& source_;
+  const Which which_;
+  const RuntimeFolderPtr own_;
+  const std::uint64_t own_namespace_ = own_name_space("pid");
+  std::map<Key, std::string> others_;  // names of files of other pid namespaces
+  Snapshot snapshot_;
+};
+
+}  // namespace
+
+bool read_segment(const SegmentPlace& place, ProcessReport& out, std::string& why) {
+  switch (read_one(place, Which::kAll, out, why)) {
+    case Outcome::kRead:
+      return true;
+    case Outcome::kOfAnother:
+      why = "it is of another pid namespace";
+      return false;
+    case Outcome::kPassedOver:
+      why = "it is of a process that has ended";
+      return false;
+    case Outcome::kFailed:
+      break;
+  }
+  return false;
+}
+
+bool read_segment(const std::string& path, ProcessReport& out, std::string& why) {
+  const std::size_t slash = path.rfind('/');
+  const std::string name = path.substr(slash == std::string::npos ? 0 : slash + 1);
+  const char* end;
+  const stats::FileName says = stats::FileName::at(name.c_str(), end);
+  const RuntimeFolderPtr folder = own_folder(slash == std::string::npos ? "." : path.substr(0, slash + 1));
+  return read_segment(place_in(folder, name, says, own_name_space("pid")), out, why);
+}
+
+Snapshot read_segments_of(const SegmentSource& source, const std::vector<pid_t>& pids) {
   std::vector<pid_t> each = pids;
   std::sort(each.begin(), each.end());
   each.erase(std::unique(each.begin(), each.end()), each.end());
   Snapshot snapshot;
   for (const pid_t pid : each) {
-    const std::string path = directory + "/" + std::to_string(pid);
-    if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
-      snapshot.skipped.push_back({path, why_no_segment(pid, directory)});
-    } else {
-      add_segment(path, Which::kAll, snapshot);
+    const SegmentPlace place = place_of(source, pid);
+    ProcessReport process;
+    switch (place.exists() ? add_segment(place, Which::kAll, snapshot, process) : Outcome::kPassedOver) {
+      case Outcome::kRead:
+      case Outcome::kFailed:
+        break;
+      case Outcome::kOfAnother:
+      case Outcome::kPassedOver:
+        snapshot.skipped.push_back({place.path(), why_no_segment(pid, place.path())});
     }
   }
   return snapshot;
 }
 
-Snapshot read_segments(const std::string& directory, Which which) {
-  Snapshot snapshot;
-  struct CloseDirectory {
-    void operator()(DIR* opened) const noexcept { closedir(opened); }
-  };
-  const std::unique_ptr<DIR, CloseDirectory> listing(opendir(directory.c_str()));
-  if (!listing) {
-    snapshot.no_directory = errno != ENOENT;
-    if (errno != ENOENT) snapshot.skipped.push_back({directory, strerrordesc_np(errno)});
-    return snapshot;
-  }
-  while (const dirent* entry = readdir(listing.get())) {
-    const std::optional<pid_t> pid = pid_of(entry->d_name);
-    if (!pid) continue;
-    const std::string path = directory + "/" + entry->d_name;
-    // A file that is gone by now was of a process that has just ended.
-    if (add_segment(path, which, snapshot) == Outcome::kFailed && access(path.c_str(), F_OK) != 0) {
-      snapshot.skipped.pop_back();
-    }
-  }
-  std::sort(snapshot.processes.begin(), snapshot.processes.end(),
-            [](const ProcessReport& a, const ProcessReport& b) { return a.pid < b.pid; });
-  std::sort(snapshot.skipped.begin(), snapshot.skipped.end(),
-            [](const SkippedFile& a, const SkippedFile& b) { return a.path < b.path; });
-  return snapshot;
-}
+Snapshot read_segments(const SegmentSource& source, Which which) { return Listing(source, which).read(); }
 
 }  // namespace ringroad::cli

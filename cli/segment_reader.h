@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/process_report.h"
+#include "cli/segment_place.h"
 
 namespace ringroad::cli {
 
@@ -30,20 +31,25 @@ struct Snapshot {
 
 // RINGROAD_RUNTIME_DIR, or the default.
 std::string segment_directory();
+// Whether that variable names one.
+bool names_segment_directory();
 
 // Of an ended process' segment kRunning looks at the header alone: what others left behind, however
 // many and large, does not hold up a caller that asks for those that run.
 enum class Which { kAll, kRunning };
 
-// The segments in `directory`; files whose name is not a number are none. A directory that does
-// not exist holds none. `skipped` names those that cannot be read, also with kRunning.
-Snapshot read_segments(const std::string& directory, Which which = Which::kAll);
+// The segments of `source`; files whose name is none of a process (file_name.h) are none. A directory that
+// does not exist holds none. `skipped` names those that cannot be read, also with kRunning. What belongs to a
+// pid namespace of which this command sees no process is left out.
+Snapshot read_segments(const SegmentSource& source, Which which = Which::kAll);
 
 // Those of these processes only, also ended ones; each that has none that can be read is in
 // `skipped`.
-Snapshot read_segments_of(const std::string& directory, const std::vector<pid_t>& pids);
+Snapshot read_segments_of(const SegmentSource& source, const std::vector<pid_t>& pids);
 
-// One segment, named by its process. False with `why` set when it cannot be read.
+// The segment of one process. False with `why` set when it cannot be read.
+bool read_segment(const SegmentPlace& place, ProcessReport& out, std::string& why);
+// As this command's own pid namespace has it, by its path.
 bool read_segment(const std::string& path, ProcessReport& out, std::string& why);
 
 }  // namespace ringroad::cli

@@ -55,13 +55,13 @@ int complain(const std::string& text) {
 }
 
 // A process that is there may be one of another version, which the file says.
-std::string why_unknown(pid_t pid, const std::string& directory, const Snapshot& snapshot) {
+std::string why_unknown(pid_t pid, const SegmentSource& source, const Snapshot& snapshot) {
   const std::string number = std::to_string(pid);
-  const std::string path = directory + "/" + number;
+  const std::string path = place_of(source, pid).path();
   const auto file = std::find_if(snapshot.skipped.begin(), snapshot.skipped.end(),
                                  [&](const SkippedFile& skipped) { return skipped.path == path; });
   if (file == snapshot.skipped.end() || (kill(pid, 0) != 0 && errno == ESRCH)) {
-    return why_no_segment(pid, directory);
+    return why_no_segment(pid, path);
   }
   return "process " + number + " cannot be asked: " + path + ": " + file->why;
 }
@@ -106,7 +106,7 @@ std::string told(const ProcessReport& process, const Progress& progress, Mode mo
 }
 
 int set(const Arguments& arguments) {
-  const std::string directory = directory_of(arguments.directory);
+  const SegmentSource source = source_of(arguments.directory);
   const std::optional<Mode> mode = mode_of(arguments.words.back());
   if (!mode || arguments.words.size() < 2) {
     std::fprintf(
@@ -130,7 +130,7 @@ int set(const Arguments& arguments) {
       return kWrongArguments;
     }
   }
-  const Snapshot snapshot = read_segments(directory, Which::kRunning);
+  const Snapshot snapshot = read_segments(source, Which::kRunning);
   int status = kDone;
   struct Asked {
     ProcessReport before;
@@ -141,7 +141,7 @@ int set(const Arguments& arguments) {
   const auto ask_one = [&](const ProcessReport& process, bool by_name) {
     std::string why;
     const std::uint64_t serial = new_serial();
-    if (ask(directory, process.pid, *mode, serial, why)) {
+    if (ask(source, process.pid, *mode, serial, why)) {
       asked.push_back({process, serial});
     } else if (by_name || !process.streams.empty()) {
       status =
@@ -154,7 +154,7 @@ int set(const Arguments& arguments) {
     };
     const auto found = std::find_if(snapshot.processes.begin(), snapshot.processes.end(), is_it);
     if (found == snapshot.processes.end()) {
-      status = complain(why_unknown(pid, directory, snapshot));
+      status = complain(why_unknown(pid, source, snapshot));
     } else {
       ask_one(*found, true);
     }
@@ -164,7 +164,7 @@ int set(const Arguments& arguments) {
     if (all && process.alive && !named) ask_one(process, false);
   }
   for (const SkippedFile& file : snapshot.skipped) {
-    if (all && file.of_running) status = complain(file.path + " is not asked: " + file.why);
+    if (all && file.of_running) status = complain(printable(file.path) + " is not asked: " + file.why);
   }
   if (asked.empty() && status == kDone) std::puts("no preloaded processes");
   const Clock::time_point until = began + std::chrono::duration_cast<Clock::duration>(
@@ -175,7 +175,7 @@ int set(const Arguments& arguments) {
     std::string why;
     const std::string name =
         std::to_string(one.before.pid) + " " + printable(one.before.program) + ": ";
-    if (!watch(directory, one.before.pid, *mode, one.serial, until, process, progress, why)) {
+    if (!watch(source, one.before.pid, *mode, one.serial, until, process, progress, why)) {
       status = complain(name + why);
     } else if (!progress.obeys) {
       status = complain(name + no_answer(process));

@@ -108,6 +108,8 @@ void add_ss_command(CLI::App& app, int& exit_status) {
       "  TX, RX       bytes sent and received over all carriers; K = 1024 bytes, M = 1024 K\n"
       "  TX-MSGS      the program's send calls; RX-MSGS its receive calls\n"
       "  RULE         the rule of the policy that chose the stream\n"
+      "  CONTAINER    of a process in another pid namespace: the word container= or pod= of its labels,\n"
+      "               its host's name, or the end of its cgroup; only root sees those of others\n"
       "Below the table: processes without streams, and policies that were refused, and why.\n"
       "\n"
       "Histograms count by powers of two: UP-TO is the largest of a line, PERCENT-SO-FAR is of "

@@ -155,7 +155,11 @@ void write_process(JsonWriter& json, const ProcessReport& process) {
   json.member("pid", process.pid)
       .member("program", process.program)
       .member("alive", process.alive)
-      .member("library_version", process.library_version);
+      .member("library_version", process.library_version)
+      .member("container", process.container)
+      .member("cgroup", process.cgroup)
+      .member("own_pid", process.own_pid)
+      .member("pid_namespace", process.pid_namespace);
   json.key("policy")
       .begin_object()
       .member("status", status_name(process.policy_status))

@@ -34,6 +34,8 @@ const std::pair<const char*, Before> kOrders[] = {
     {"pid", [](const auto& a, const auto& b) { return a.process->pid < b.process->pid; }},
     {"program",
      [](const auto& a, const auto& b) { return a.process->program < b.process->program; }},
+    {"container",
+     [](const auto& a, const auto& b) { return a.process->container < b.process->container; }},
     {"local", [](const auto& a, const auto& b) { return a.stream->local < b.stream->local; }},
     {"peer", [](const auto& a, const auto& b) { return a.stream->remote < b.stream->remote; }},
     {"carrier",
@@ -72,7 +74,7 @@ void add_row(Table& table, const StreamRow& row, const SsView& view) {
              on_rdma ? std::to_string(stream.channel.qpn) : "", reason_cell(stream.reason),
              reason_cell(stream.peer_reason), count_cell(traffic.tx_bytes, view),
              std::to_string(traffic.tx_messages), count_cell(traffic.rx_bytes, view),
-             std::to_string(traffic.rx_messages), printable(stream.rule)});
+             std::to_string(traffic.rx_messages), printable(stream.rule), printable(process.container)});
 }
 
 Table stream_table() {
@@ -92,7 +94,8 @@ Table stream_table() {
                 {"TX-MSGS", kRight},
                 {"RX", kRight},
                 {"RX-MSGS", kRight},
-                {"RULE"}});
+                {"RULE"},
+                {"CONTAINER"}});
 }
 
 std::string policy_words(const ProcessReport& process) {
@@ -137,7 +140,8 @@ std::string remark(const ProcessReport& process, bool filtered) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : "; ") + word;
   if (text.empty()) return text;
-  return std::to_string(process.pid) + " " + printable(process.program) +
+  const std::string where = process.container.empty() ? "" : " in " + printable(process.container);
+  return std::to_string(process.pid) + " " + printable(process.program) + where +
          (process.alive ? "" : " (ended)") + ": " + text + "\n";
 }
 

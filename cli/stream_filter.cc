@@ -139,6 +139,7 @@ using Text = std::string (*)(const ProcessReport&, const StreamReport&);
 const std::pair<const char*, Text> kPatterns[] = {
     {"program", [](const P& p, const S&) { return p.program; }},
     {"rule", [](const P&, const S& s) { return s.rule; }},
+    {"container", [](const P& p, const S&) { return p.container; }},
     {"device", [](const P&, const S& s) { return std::string(s.channel.device); }}};
 
 template <typename Value, typename Name>
@@ -419,7 +420,7 @@ const char* const kFilterHelp =
     "  src ADDRESS, dst ADDRESS     10.9.0.1, 10.9.0.0/16, 10.9.0.1:3306, fd00::/64, "
     "[fd00::1]:3306, "
     ":3306\n"
-    "  program, rule, device NAME   may be a pattern: 'maria*'\n"
+    "  program, rule, device, container NAME   may be a pattern: 'maria*'\n"
     "  sport, dport OP PORT         OP is = != < <= > >=, or eq ne lt le gt ge; sport = :3306\n"
     "  pid, fd, tx, rx, tx-msgs, rx-msgs, stalls, promotions, resumptions OP NUMBER    rx > 1M\n"
     "  Quote what the shell would take for itself: ringroad ss 'rx > 1M and not state "

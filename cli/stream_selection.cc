@@ -54,21 +54,21 @@ std::string StreamSelection::words_of_filter() const {
 }
 
 Snapshot StreamSelection::read(const char* command, bool ended, bool& complete) const {
-  const std::string directory = directory_of(directory_);
+  const SegmentSource source = source_of(directory_);
   Snapshot snapshot = pids_.empty()
-                          ? read_segments(directory, ended ? Which::kAll : Which::kRunning)
-                          : read_segments_of(directory, pids_);
+                          ? read_segments(source, ended ? Which::kAll : Which::kRunning)
+                          : read_segments_of(source, pids_);
   for (const SkippedFile& file : snapshot.skipped) {
-    std::fprintf(stderr, "%s: %s is skipped: %s\n", command, file.path.c_str(), file.why.c_str());
+    std::fprintf(stderr, "%s: %s is skipped: %s\n", command, printable(file.path).c_str(), file.why.c_str());
   }
   complete = !snapshot.no_directory && (pids_.empty() || snapshot.skipped.empty());
   return snapshot;
 }
 
 Snapshot StreamSelection::read_quietly() const {
-  const std::string directory = directory_of(directory_);
-  Snapshot snapshot = pids_.empty() ? read_segments(directory, Which::kRunning)
-                                    : read_segments_of(directory, pids_);
+  const SegmentSource source = source_of(directory_);
+  Snapshot snapshot = pids_.empty() ? read_segments(source, Which::kRunning)
+                                    : read_segments_of(source, pids_);
   std::erase_if(snapshot.processes, [](const ProcessReport& process) { return !process.alive; });
   return snapshot;
 }

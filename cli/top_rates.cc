@@ -116,6 +116,7 @@ TopRow row_of(const ProcessReport& process, const StreamReport& stream) {
   TopRow row;
   row.pid = process.pid;
   row.program = process.program;
+  row.container = process.container;
   row.rule = stream.rule;
   row.id = stream.id;
   row.local = stream.local.to_string();
@@ -154,6 +155,7 @@ const std::pair<const char*, RowBefore> kRowOrders[] = {
     {"pid",
      [](const auto& a, const auto& b) { return std::tie(a.pid, a.id) < std::tie(b.pid, b.id); }},
     {"program", [](const auto& a, const auto& b) { return a.program < b.program; }},
+    {"container", [](const auto& a, const auto& b) { return a.container < b.container; }},
     {"peer", [](const auto& a, const auto& b) { return a.remote_endpoint < b.remote_endpoint; }},
     {"carrier", [](const auto& a, const auto& b) { return a.carrier < b.carrier; }},
     {"reason", [](const auto& a, const auto& b) { return a.reason < b.reason; }},
@@ -188,6 +190,7 @@ std::vector<TopRow> top_rows(const TopSample& before, const TopSample& now, TopB
     } else {
       row.pid = process.pid;
       row.program = process.program;
+      row.container = process.container;
     }
     return row;
   };

@@ -37,6 +37,7 @@ struct Rates {
 struct TopRow {
   pid_t pid = 0;        // not of a rule
   std::string program;  // not of a rule
+  std::string container;  // not of a rule
   std::string rule;     // not of a process
   // Of a stream:
   std::uint64_t id = 0;

@@ -51,6 +51,7 @@ Table table_of(TopBy by) {
       columns.push_back({title});
     }
   }
+  if (by != TopBy::kRule) columns.push_back({"CONTAINER"});
   return Table(std::move(columns));
 }
 
@@ -76,6 +77,7 @@ void add_row(Table& table, const TopRow& row, TopBy by) {
       cells.push_back(std::move(cell));
     }
   }
+  if (by != TopBy::kRule) cells.push_back(printable(row.container));
   table.add(std::move(cells));
 }
 
@@ -262,7 +264,9 @@ std::string top_json(const TopReading& reading, const TopView& view, double unix
   json.key("rows").begin_array();
   for (const TopRow& row : reading.rows) {
     json.begin_object();
-    if (view.by != TopBy::kRule) json.member("pid", row.pid).member("program", row.program);
+    if (view.by != TopBy::kRule) {
+      json.member("pid", row.pid).member("program", row.program).member("container", row.container);
+    }
     if (view.by != TopBy::kProcess) json.member("rule", row.rule);
     if (view.by == TopBy::kStream) {
       json.member("id", row.id)

@@ -31,14 +31,17 @@ inline void set_usage(CLI::App& command, std::string usage) {
 inline void add_directory_option(CLI::App& command, std::string& directory) {
   command
       .add_option("--directory", directory,
-                  "where the processes' files are; default: $RINGROAD_RUNTIME_DIR,\n"
-                  "else /dev/shm/ringroad")
+                  "the only directory to look for processes' files in; default:\n"
+                  "$RINGROAD_RUNTIME_DIR, else /dev/shm/ringroad and those of containers")
       ->option_text("DIR");
 }
 
-// What that option names, or the default.
-inline std::string directory_of(const std::string& option) {
-  return option.empty() ? segment_directory() : option;
+// What that option or the variable names, or the default: the host's directory and those of containers.
+inline SegmentSource source_of(const std::string& option) {
+  if (!option.empty()) return option;
+  SegmentSource source = segment_directory();
+  source.and_containers = !names_segment_directory();
+  return source;
 }
 
 }  // namespace ringroad::cli

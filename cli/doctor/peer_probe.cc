@@ -132,7 +132,7 @@ void promote(std::uint16_t port, ProbeResult& result) {
 void look_again(std::uint16_t port, ProbeResult& result) {
   ProcessReport process;
   std::string why;
-  if (read_segment(segment_directory() + "/" + std::to_string(getpid()), process, why)) {
+  if (read_segment(place_of(segment_directory(), getpid()), process, why)) {
     look(process, port, result);
   }
 }

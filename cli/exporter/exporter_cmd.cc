@@ -43,7 +43,7 @@ int serve(const Arguments& arguments, exporter::Collector& collector) {
 }
 
 int run(const Arguments& arguments) {
-  exporter::Collector collector(directory_of(arguments.directory), arguments.most_processes);
+  exporter::Collector collector(source_of(arguments.directory), arguments.most_processes);
   if (!arguments.once) return serve(arguments, collector);
   std::fputs(collector.collect(exporter::Format::kPrometheus).c_str(), stdout);
   return 0;
@@ -76,7 +76,8 @@ void add_exporter_command(CLI::App& app, int& exit_status) {
   add_directory_option(*command, arguments->directory);
   command->footer(
       "GET /metrics gives Prometheus' text format 0.0.4, or OpenMetrics 1.0.0 to a client that accepts\n"
-      "it. Each metric has the labels pid and program; none has one for a single connection.\n"
+      "it. Each metric has the labels pid and program, and container of a process in one; none has one\n"
+      "for a single connection. To see containers' processes it has to run as root.\n"
       "The processes are not stopped or asked. A client that can connect can read: there is no\n"
       "password and no TLS. Ends with SIGTERM.\n"
       "\n"

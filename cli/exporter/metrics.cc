@@ -1,16 +1,9 @@
 #include "cli/exporter/metrics.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <map>
-#include <memory>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -151,56 +144,26 @@ constexpr Metric kMetrics[] = {
 };
 // clang-format on
 
-// Which file each process has. Another file, another process: its counters begin anew.
-std::map<pid_t, ino_t> files_of(const std::string& directory, const Snapshot& snapshot) {
-  std::map<pid_t, ino_t> files;
-  for (const ProcessReport& process : snapshot.processes) {
-    struct stat status {};
-    if (stat((directory + "/" + std::to_string(process.pid)).c_str(), &status) == 0) {
-      files[process.pid] = status.st_ino;
-    }
-  }
-  return files;
-}
-
 }  // namespace
 
 std::string Collector::collect(Format format) {
   const auto began = std::chrono::steady_clock::now();
-  // The first look is for the files' numbers only: of a file that was replaced between the two
-  // looks nobody knows whose the counters are.
-  std::map<pid_t, ino_t> before;
-  {
-    struct CloseDirectory {
-      void operator()(DIR* opened) const noexcept { closedir(opened); }
-    };
-    const std::unique_ptr<DIR, CloseDirectory> listing(opendir(directory_.c_str()));
-    while (const dirent* entry = listing ? readdir(listing.get()) : nullptr) {
-      const std::string_view name = entry->d_name;
-      pid_t pid = 0;
-      const auto end = std::from_chars(name.data(), name.data() + name.size(), pid).ptr;
-      struct stat status {};
-      if (end == name.data() + name.size() &&
-          fstatat(dirfd(listing.get()), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0) {
-        before[pid] = status.st_ino;
-      }
-    }
-  }
-  Snapshot snapshot = read_segments(directory_, Which::kRunning);
+  Snapshot snapshot = read_segments(source_, Which::kRunning);
   const std::size_t found = snapshot.processes.size();
   snapshot.processes.resize(std::min(found, most_processes_));
-  const std::map<pid_t, ino_t> files = files_of(directory_, snapshot);
 
   Exposition out(format, &history_);
   for (const Metric& metric : kMetrics) {
     out.family(metric.name, metric.type, metric.help);
     for (const ProcessReport& process : snapshot.processes) {
       const std::string pid = std::to_string(process.pid);
-      const auto file = files.find(process.pid);
-      const auto first = before.find(process.pid);
-      const bool same = file != files.end() && first != before.end() && *file == *first;
-      out.subject({{"pid", pid}, {"program", process.program}},
-                  same ? pid + "/" + std::to_string(file->second) : "");
+      // Another file, another process: its counters begin anew.
+      const std::string identity = pid + "/" + std::to_string(process.file_inode);
+      if (process.container.empty()) {
+        out.subject({{"pid", pid}, {"program", process.program}}, identity);
+      } else {
+        out.subject({{"pid", pid}, {"program", process.program}, {"container", process.container}}, identity);
+      }
       metric.collect(process, out);
     }
   }

@@ -20,15 +20,15 @@ inline constexpr const char* kOtherRules = "(other rules)";  // no rule can have
 // Reads the segments again and again. Thread rule: one thread at a time.
 class Collector {
  public:
-  Collector(std::string directory, std::size_t most_processes)
-      : directory_(std::move(directory)), most_processes_(most_processes) {}
+  Collector(SegmentSource source, std::size_t most_processes)
+      : source_(std::move(source)), most_processes_(most_processes) {}
 
   // Reads every segment. Counters are never less than the last time, for as long as the process
   // lives.
   std::string collect(Format format);
 
  private:
-  std::string directory_;
+  SegmentSource source_;
   std::size_t most_processes_;
   History history_;
   std::uint64_t collections_ = 0;

@@ -8,10 +8,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "rsocket-core/base/above_limit.h"
 #include "rsocket-core/base/sys.h"
+#include "rsocket-core/process/control_target.h"
 #include "rsocket-core/protocol/wire.h"
 
 namespace ringroad::control {
@@ -31,6 +33,18 @@ std::optional<ucred> sender(msghdr& message) noexcept {
     return asker;
   }
   return std::nullopt;
+}
+
+// Whether the socket was bound beside the file of that name. It may have another name by now.
+bool is_beside(int fd, const Target& target) noexcept {
+  sockaddr_un bound{};
+  socklen_t length = sizeof bound;
+  if (sys::call(SYS_getsockname, fd, &bound, &length) != 0 || length > sizeof bound) return false;
+  bound.sun_path[sizeof bound.sun_path - 1] = '\0';
+  const char* const slash = std::strrchr(bound.sun_path, '/');
+  const std::size_t bytes = strnlen(target.name, sizeof target.name);
+  return slash != nullptr && std::strncmp(slash + 1, target.name, bytes) == 0 &&
+         std::strncmp(slash + 1 + bytes, kSuffix, std::strlen(kSuffix)) == 0;
 }
 
 }  // namespace
@@ -97,11 +111,13 @@ void ControlSocket::close() noexcept {
 std::optional<Request> ControlSocket::receive() noexcept {
   for (;;) {
     Request request;
-    iovec bytes{&request, sizeof request};
+    Target target;
+    target.magic = 0;
+    iovec bytes[] = {{&request, sizeof request}, {&target, sizeof target}};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];  // and no descriptors
     msghdr message{};
-    message.msg_iov = &bytes;
-    message.msg_iovlen = 1;
+    message.msg_iov = bytes;
+    message.msg_iovlen = std::size(bytes);
     message.msg_control = control;
     message.msg_controllen = sizeof control;
     const ssize_t n = sys::recvmsg(fd_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -111,9 +127,12 @@ std::optional<Request> ControlSocket::receive() noexcept {
     }
     const std::optional<ucred> asker = sender(message);
     // What a newer command says besides is cut off.
-    const bool whole = n == sizeof request && request.magic == kMagic && request.version == kVersion &&
-                       request.mode <= static_cast<std::uint16_t>(kLastMode) && request.serial != 0;
-    if (whole && asker && may_ask(*asker)) return request;
+    const bool is_for_another = n >= static_cast<ssize_t>(sizeof request + sizeof target) &&
+                                target.magic == kTargetMagic && !is_beside(fd_, target);
+    const bool whole = n >= static_cast<ssize_t>(sizeof request) && request.magic == kMagic &&
+                       request.version == kVersion && request.serial != 0 &&
+                       request.mode <= static_cast<std::uint16_t>(kLastMode);
+    if (whole && asker && may_ask(*asker) && !is_for_another) return request;
   }
 }
 

@@ -1,14 +1,14 @@
 // What an operator asks of a running process (`ringroad set`), as one datagram to a Unix socket
 // beside the process' statistics file:
 //
-//   <directory>/<pid>.control    0600, made by the agent thread
+//   <directory>/<name of that file>.control    0600, made by the agent thread
 //
 // The directory is everybody's. Where somebody else has taken that name, and thereby would keep the operator
 // out, a part that cannot be guessed is added to it; which, the statistics file says (segment_layout.h,
 // control_suffix).
 //
 //   0       4         6      8        16
-//   | magic | version | mode | serial | ...
+//   | magic | version | mode | serial | the process that is meant (control_target.h) | ...
 //
 // `version` is the lowest that the process must know to understand it; fields are appended only, and a
 // process takes those that it knows.

@@ -1,7 +1,7 @@
 // What `ringroad ss` reads: one shared-memory file a process, written without locks and readable
 // while the process is stopped, hung or dead.
 //
-//   <directory>/<pid>   0644, made when the process first meets a TCP connection or listener
+//   <directory>/<pid>   (file_name.h) 0644, made when the process first meets a TCP connection or listener
 //
 //   0            4096                  kSlotsOffset            + sizeof(StreamSlot)
 //   | header     | rule 0 | rule 1 ... | slot 0                | slot 1 ...

@@ -11,6 +11,7 @@
 #include "rsocket-core/base/signals.h"
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/process/control_socket.h"
+#include "rsocket-core/stats/file_name.h"
 
 namespace ringroad::stats {
 namespace {
@@ -107,14 +108,16 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   if (!ensure_directory(directory)) return nullptr;
   auto* segment = new (std::nothrow) Segment;
   if (segment == nullptr) return nullptr;
-  const int length = std::snprintf(segment->path_, sizeof segment->path_, "%s/%d", directory,
-                                   static_cast<int>(sys::getpid()));
+  const auto own_pid = static_cast<std::uint32_t>(sys::getpid());
+  const std::uint64_t own_namespace = own_pid_namespace();
+  char name[FileName::kBytes];
+  FileName::of(own_pid, own_namespace).write(name);
+  const int length = std::snprintf(segment->path_, sizeof segment->path_, "%s/%s", directory, name);
   segment->free_ = new (std::nothrow) std::uint32_t[kSlots];
   int fd = -1;
   if (segment->free_ != nullptr && length > 0 &&
       static_cast<std::size_t>(length) < sizeof segment->path_) {
-    // What stands under our pid is from a dead process, or from the program that this one was before.
-    const auto own_pid = static_cast<std::uint32_t>(sys::getpid());
+    // What stands under our name is from a dead process, or from the program that this one was before.
     segment->mode_before_exec_ = mode_of_file(segment->path_, own_pid, own_start_ticks());
     constexpr std::uint32_t kSeldom = 8;  // a program that forks often does not look at all files
     if (own_pid % kSeldom == 0) remove_files_of_the_dead(directory, kKeepDeadS);
@@ -155,9 +158,9 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   h.rule_bytes = sizeof(RuleSlot);
   h.rules = kRules;
   h.latencies_bytes = sizeof(Latencies);
-  h.pid = static_cast<std::uint32_t>(sys::getpid());
+  h.pid = own_pid;
   h.start_ticks = own_start_ticks();
-  h.pid_namespace = own_pid_namespace();
+  h.pid_namespace = own_namespace;
   std::snprintf(h.program, sizeof h.program, "%s", program);
   std::snprintf(h.library_version, sizeof h.library_version, "%s", RINGROAD_VERSION);
   std::atomic_thread_fence(std::memory_order_release);  // a reader of the magic finds the rest

@@ -12,6 +12,7 @@
 
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/process/control_socket.h"
+#include "rsocket-core/stats/file_name.h"
 #include "rsocket-core/stats/stats.h"
 
 namespace ringroad::stats {
@@ -44,12 +45,11 @@ bool is_dead(long pid) noexcept {
 
 // Whether the process that made the file has been found dead for so long. The first process that finds it so
 // writes down when: an operator has that time to see what it did last.
-bool has_been_dead(int fd, long pid, std::int64_t keep_s) noexcept {
+bool has_been_dead(int fd, const FileName& of, std::uint64_t own_namespace, std::int64_t keep_s) noexcept {
   struct stat st {};
   SegmentHeader header;
   if (sys::call(SYS_fstat, fd, &st) != 0 || !S_ISREG(st.st_mode) || !read_header(fd, header) ||
-      header.pid != static_cast<std::uint32_t>(pid) ||
-      header.pid_namespace != own_pid_namespace() || header.pid_namespace == 0) {
+      header.pid != of.pid || header.pid_namespace != own_namespace) {
     return false;
   }
   timespec now{};
@@ -66,15 +66,20 @@ bool has_been_dead(int fd, long pid, std::int64_t keep_s) noexcept {
   return now.tv_sec - st.st_mtim.tv_sec >= keep_s;
 }
 
-void remove_if_dead(int directory, const char* name, std::int64_t keep_s) noexcept {
-  const long pid = std::strtol(name, nullptr, 10);
-  if (!is_dead(pid)) return;
+// A number says nothing of a process of another pid namespace: its files are never looked at.
+bool may_judge(const FileName& of, std::uint64_t own_namespace) noexcept {
+  return of.pid_namespace == 0 || of.pid_namespace == own_namespace;
+}
+
+void remove_if_dead(int directory, const char* name, const FileName& of, std::uint64_t own_namespace,
+                    std::int64_t keep_s) noexcept {
+  if (!may_judge(of, own_namespace) || !is_dead(of.pid)) return;
   const int fd = open_file(directory, name, O_RDONLY);
   if (fd < 0) return;
-  if (has_been_dead(fd, pid, keep_s)) {
+  if (has_been_dead(fd, of, own_namespace, keep_s)) {
     // The number may have been given to another process meanwhile, whose file must not go: what is taken
     // away is looked at once more.
-    char taken[64];
+    char taken[FileName::kBytes + 24];
     std::snprintf(taken, sizeof taken, ".gone-%s-%d", name, static_cast<int>(sys::getpid()));
     if (sys::call(SYS_renameat2, directory, name, directory, taken, 1 /* RENAME_NOREPLACE */) == 0) {
       struct stat looked_at {};
@@ -96,12 +101,14 @@ void remove_if_dead(int directory, const char* name, std::int64_t keep_s) noexce
 // The name of a control socket has the process' number in front and something random behind.
 constexpr std::size_t kNameBytes = std::char_traits<char>::length(control::kSuffix);
 
-void remove_socket_of_the_gone(int directory, const char* name) noexcept {
-  const long pid = std::strtol(name, nullptr, 10);
-  char file[32];
-  std::snprintf(file, sizeof file, "%ld", pid);
-  // While its file is there, somebody may want to know what it said; nobody else's number is here either.
-  if (sys::call(SYS_faccessat, directory, file, F_OK) == 0 || !is_dead(pid)) return;
+void remove_socket_of_the_gone(int directory, const char* name, const FileName& of,
+                               std::uint64_t own_namespace) noexcept {
+  // Nothing but its name says of which namespace it is. An older library's has none in any.
+  if (FileName::of(of.pid, own_namespace).pid_namespace != of.pid_namespace) return;
+  char file[FileName::kBytes];
+  of.write(file);
+  // While its file is there, somebody may want to know what it said.
+  if (sys::call(SYS_faccessat, directory, file, F_OK) == 0 || !is_dead(of.pid)) return;
   sys::call(SYS_unlinkat, directory, name, 0);
 }
 
@@ -114,9 +121,8 @@ void each_name(int directory, Act act) noexcept {
     for (long at = 0; at < n;) {
       auto* entry = reinterpret_cast<DirectoryEntry*>(entries + at);
       at += entry->length;
-      const char* end = entry->name;
-      while (*end >= '0' && *end <= '9') ++end;
-      if (end != entry->name && end - entry->name < 16 && entry->name[0] != '0') act(entry->name, end);
+      const char* end;
+      if (const FileName of = FileName::at(entry->name, end); of.pid != 0) act(entry->name, end, of);
     }
   }
 }
@@ -130,15 +136,16 @@ std::uint64_t own_pid_namespace() noexcept {
 
 void remove_files_of_the_dead(const char* path, std::int64_t keep_s) noexcept {
   const int saved = errno;
-  const int directory = open_file(AT_FDCWD, path, O_RDONLY | O_DIRECTORY);
+  const std::uint64_t own_namespace = own_pid_namespace();
+  const int directory = own_namespace == 0 ? -1 : open_file(AT_FDCWD, path, O_RDONLY | O_DIRECTORY);
   if (directory >= 0) {
-    each_name(directory, [&](const char* name, const char* behind_number) noexcept {
-      if (*behind_number == '\0') remove_if_dead(directory, name, keep_s);
+    each_name(directory, [&](const char* name, const char* behind, const FileName& of) noexcept {
+      if (*behind == '\0') remove_if_dead(directory, name, of, own_namespace, keep_s);
     });
     sys::call(SYS_lseek, directory, 0, SEEK_SET);
-    each_name(directory, [&](const char* name, const char* behind_number) noexcept {
-      if (std::strncmp(behind_number, control::kSuffix, kNameBytes) == 0) {
-        remove_socket_of_the_gone(directory, name);
+    each_name(directory, [&](const char* name, const char* behind, const FileName& of) noexcept {
+      if (std::strncmp(behind, control::kSuffix, kNameBytes) == 0) {
+        remove_socket_of_the_gone(directory, name, of, own_namespace);
       }
     });
     sys::close_quietly(directory);

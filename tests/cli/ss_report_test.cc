@@ -14,6 +14,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 Endpoint v4(std::uint8_t last, std::uint16_t port) {
   Endpoint endpoint;
@@ -91,15 +92,16 @@ SsView on_carrier(Carrier carrier) {
 }
 
 TEST(SsText, OneLineAStream) {
-  const Snapshot snapshot{{process(4711, {on_rdma(), on_tcp()})}, {}};
+  Snapshot snapshot{{process(4711, {on_rdma(), on_tcp()})}, {}};
+  snapshot.processes[0].container = "web-1";
   EXPECT_EQ(
       ss_text(snapshot, {}),
       " PID  PROGRAM   ROLE     LOCAL           REMOTE          CARRIER  STATE       DEVICE  QPN"
-      "  REASON        PEER-REASON    TX  TX-MSGS    RX  RX-MSGS  RULE\n"
+      "  REASON        PEER-REASON    TX  TX-MSGS    RX  RX-MSGS  RULE    CONTAINER\n"
       "4711  mariadbd  accept   10.9.0.1:23306  10.9.0.2:40000  rdma     ON_CHANNEL  rxe1     17"
-      "  -             -            2.9K       31  3.9K       42  demo\n"
+      "  -             -            2.9K       31  3.9K       42  demo    web-1\n"
       "4711  mariadbd  connect  10.9.0.1:50000  10.9.0.3:3306   tcp      ON_TCP      -         -"
-      "  peer_refused  memlock       500        7   600        8  galera\n");
+      "  peer_refused  memlock       500        7   600        8  galera  web-1\n");
 }
 
 TEST(SsText, AChannelThatDoesNotCarryTheStreamIsNotShown) {
@@ -108,6 +110,12 @@ TEST(SsText, AChannelThatDoesNotCarryTheStreamIsNotShown) {
   const std::string text = ss_text({{process(4711, {stream})}, {}}, {});
   EXPECT_THAT(text, HasSubstr("tcp      CONNECTING"));
   EXPECT_THAT(text, Not(HasSubstr("rxe1")));
+}
+
+TEST(SsText, AContainerIsNamedWithoutStreamsToo) {
+  Snapshot snapshot{{process(4711, {})}, {}};
+  snapshot.processes[0].container = "web\x1b";
+  EXPECT_THAT(ss_text(snapshot, {}), StartsWith("4711 mariadbd in web?: no streams"));
 }
 
 TEST(SsText, NothingAtAllIsSaid) {

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <string>
 
+#include "rsocket-core/process/control_target.h"
 #include "tests/core/open_descriptors.h"
 
 namespace ringroad::control {
@@ -103,6 +104,36 @@ TEST_F(Control, TakesOfALaterCommandWhatItKnows) {
   ASSERT_TRUE(heard);
   EXPECT_EQ(heard->serial, 5U);
   EXPECT_EQ(heard->mode, static_cast<std::uint16_t>(Mode::kRdma));
+}
+
+TEST_F(Control, HearsNothingThatIsForAnotherProcess) {
+  ASSERT_TRUE(socket_.open(path_.c_str()));
+  struct {
+    Request request;
+    Target target;
+  } asked;
+  static_assert(sizeof asked == sizeof(Request) + sizeof(Target) + 4);
+  const std::string own = path_.substr(path_.rfind('/') + 1);
+  const auto ask = [&](const std::string& name, std::uint64_t serial) {
+    asked.request = request(Mode::kTcp, serial);
+    asked.target = {};
+    std::strcpy(asked.target.name, name.c_str());
+    return send(&asked, sizeof asked);
+  };
+  ASSERT_TRUE(ask(own + "-4026532179", 1));
+  ASSERT_TRUE(ask(own.substr(0, own.size() - 1), 2));
+  ASSERT_TRUE(ask("9" + own, 3));
+  ASSERT_TRUE(ask("", 4));
+  ASSERT_TRUE(ask(std::string(39, 'x'), 5));
+  // Under whatever name it is found by now.
+  const std::string other = directory_ + "/other";
+  ASSERT_EQ(rename((path_ + kSuffix).c_str(), other.c_str()), 0);
+  ASSERT_EQ(symlink(other.c_str(), (path_ + kSuffix).c_str()), 0);
+  ASSERT_TRUE(ask(own, 6));
+  const auto heard = socket_.receive();
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->serial, 6U);
+  EXPECT_FALSE(socket_.receive());
 }
 
 TEST_F(Control, TakesNoDescriptors) {

@@ -1,6 +1,7 @@
 // What processes leave in the runtime directory, and what becomes of it.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,8 +15,10 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 
 #include "rsocket-core/process/control_socket.h"
+#include "rsocket-core/stats/file_name.h"
 #include "rsocket-core/stats/stats.h"
 
 namespace ringroad::stats {
@@ -129,6 +132,97 @@ TEST_F(StatsFiles, OfAnotherPidNamespaceAreLeftAlone) {
   ::close(fd);
   remove_files_of_the_dead(directory_.c_str(), 0);
   EXPECT_TRUE(names().contains(dead));
+}
+
+// A process that is number 1 in a pid namespace of its own, and has a file; it ends with this object.
+class OtherNamespace {
+ public:
+  explicit OtherNamespace(const std::string& directory) {
+    int made[2];
+    EXPECT_EQ(::pipe(made), 0);
+    helper_ = ::fork();
+    if (helper_ == 0) {
+      if (::unshare(CLONE_NEWPID) != 0) ::_exit(1);
+      const pid_t first = ::fork();
+      if (first == 0) {
+        Segment* segment = Segment::create(directory.c_str(), "inside");
+        const std::string name = segment != nullptr ? segment->path() : "";
+        if (::write(made[1], name.c_str(), name.size() + 1) > 0) ::pause();
+      }
+      ::_exit(::waitpid(first, nullptr, 0) == first ? 0 : 2);
+    }
+    ::close(made[1]);
+    char path[256] = {};
+    if (::read(made[0], path, sizeof path - 1) > 0) name_ = fs::path(path).filename();
+    ::close(made[0]);
+  }
+  ~OtherNamespace() {
+    const std::string helper = std::to_string(helper_);
+    std::ifstream children("/proc/" + helper + "/task/" + helper + "/children");
+    pid_t first = 0;
+    if (children >> first) ::kill(first, SIGKILL);
+    ::waitpid(helper_, nullptr, 0);
+  }
+  OtherNamespace(const OtherNamespace&) = delete;
+  OtherNamespace& operator=(const OtherNamespace&) = delete;
+
+  // Of its process' file; "": this user may make none.
+  const std::string& name() const { return name_; }
+
+ private:
+  pid_t helper_;
+  std::string name_;
+};
+
+TEST_F(StatsFiles, OfEqualNumbersInTwoPidNamespacesAreTwo) {
+  const OtherNamespace one(directory_);
+  if (one.name().empty()) GTEST_SKIP() << "no pid namespaces here";
+  const OtherNamespace other(directory_);
+  EXPECT_NE(one.name(), other.name());
+  EXPECT_EQ(one.name().substr(0, 2), "1-");
+  EXPECT_EQ(other.name().substr(0, 2), "1-");
+  EXPECT_EQ(names(), (std::set<std::string>{one.name(), other.name()}));
+}
+
+TEST_F(StatsFiles, OfLiveProcessesOfOtherPidNamespacesStay) {
+  std::string name;
+  {
+    const OtherNamespace other(directory_);
+    if (other.name().empty()) GTEST_SKIP() << "no pid namespaces here";
+    name = other.name();
+    // A process that has no number here, as far as its name goes; and a socket beside it.
+    const std::string dead = killed();
+    const std::string moved = dead + name.substr(1);
+    fs::copy_file(directory_ + "/" + name, directory_ + "/" + moved);
+    const std::string socket = moved + "9" + control::kSuffix;
+    ::close(::open((directory_ + "/" + socket).c_str(), O_CREAT | O_WRONLY, 0600));
+    remove_files_of_the_dead(directory_.c_str(), 0);
+    EXPECT_EQ(names(), (std::set<std::string>{name, moved, socket}));
+  }
+  remove_files_of_the_dead(directory_.c_str(), 0);
+  EXPECT_TRUE(names().contains(name)) << "nobody here can tell that it has ended";
+}
+
+TEST_F(StatsFiles, AreNamedByProcessAndPidNamespace) {
+  char text[FileName::kBytes];
+  FileName::of(4711, kInitialPidNamespace).write(text);
+  EXPECT_STREQ(text, "4711");
+  FileName::of(7, 4026532179).write(text);
+  EXPECT_STREQ(text, "7-4026532179");
+  const auto read = [](const char* name) {
+    const char* end;
+    const FileName of = FileName::at(name, end);
+    return std::make_tuple(of.pid, of.pid_namespace, std::string(end));
+  };
+  EXPECT_EQ(read("4711"), std::make_tuple(4711U, 0U, ""));
+  EXPECT_EQ(read("7-4026532179"), std::make_tuple(7U, 4026532179U, ""));
+  EXPECT_EQ(read("7-4026532179.control.0f"), std::make_tuple(7U, 4026532179U, ".control.0f"));
+  EXPECT_EQ(read("7.control"), std::make_tuple(7U, 0U, ".control"));
+  EXPECT_EQ(read("7-"), std::make_tuple(7U, 0U, "-"));
+  EXPECT_EQ(read("7-07"), std::make_tuple(7U, 0U, "-07"));
+  for (const char* none : {"", "-7", "07", "notes", "2147483648", "18446744073709551617"}) {
+    EXPECT_EQ(std::get<0>(read(none)), 0U) << none;
+  }
 }
 
 TEST_F(StatsFiles, TellTheProgramThatTheProcessBecomesWhatTheOperatorWanted) {
