@@ -20,6 +20,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using control::Mode;
 
+// How long a process may take to set its mode back.
+constexpr std::chrono::seconds kAnswers{2};
+
 std::atomic<bool> interrupted{false};
 
 double seconds_of(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
@@ -130,12 +133,25 @@ class Alternation {
     return true;
   }
   void restore_modes() {
+    const Clock::time_point until = Clock::now() + kAnswers;
     for (std::size_t i = 0; i < modes_.size(); ++i) {
       std::string why;
-      if (!ask(plan_.source, plan_.pids[i], modes_[i], new_serial(), why)) {
+      if (!restore(plan_.pids[i], modes_[i], until, why)) {
         note("process " + std::to_string(plan_.pids[i]) + " keeps its mode: " + why);
       }
     }
+  }
+  // Returns when the process has the mode again. Where its streams are then is the mode's affair.
+  bool restore(pid_t pid, Mode mode, Clock::time_point until, std::string& why) {
+    const std::uint64_t serial = new_serial();
+    ProcessReport process;
+    Progress progress;
+    if (!ask(plan_.source, pid, mode, serial, why) ||
+        !watch(plan_.source, pid, Mode::kAuto, serial, until, process, progress, why)) {
+      return false;
+    }
+    if (!progress.obeys) why = no_answer(process);
+    return progress.obeys;
   }
 
   // Every process at once; then waits for each, with the load running on.

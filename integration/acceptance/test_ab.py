@@ -106,6 +106,21 @@ def test_a_load_that_ends_too_early_is_told_with_what_was_measured(host, server,
     assert host.ss(server.pid)["operator"] == "auto"
 
 
+def test_a_process_that_cannot_be_set_back_is_named(host, server, preload):
+    with subprocess.Popen(command(host, server.pid, "--period", "30s", "--warm-up", "0s", "--",
+                                  *load(server, preload)),
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            support.wait_for(lambda: host.ss(server.pid)["operator"] == "tcp", "the first phase")
+            os.kill(server.pid, signal.SIGSTOP)
+            os.kill(run.pid, signal.SIGINT)
+            _, errors = run.communicate(timeout=support.ANSWER_S)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+            run.kill()
+    assert f"process {server.pid} keeps its mode: it does not answer" in errors, errors
+
+
 def test_phases_in_which_nothing_was_received_are_told(host, server):
     done = subprocess.run(
         command(host, server.pid, "--period", "100ms", "--rounds", 1, "--warm-up", "0s", "--",
