@@ -88,10 +88,11 @@ bool SegmentLayout::is_readable() const noexcept {
   const auto holds = [](std::uint32_t bytes, std::size_t known) noexcept {
     return bytes >= known && bytes <= kLargest && bytes % alignof(std::uint64_t) == 0;
   };
+  // Those of an earlier version may be shorter: read_parts().
   return holds(header_bytes_, stats::kHeaderBytes) && holds(rule_bytes_, sizeof(RuleSlot)) &&
          holds(slot_bytes_, sizeof(StreamSlot)) && slots_ <= stats::kSlots &&
          rules_ == stats::kRules &&
-         (!has_latencies() || holds(latencies_bytes_, sizeof(Latencies)));
+         (!has_latencies() || holds(latencies_bytes_, sizeof(std::uint64_t)));
 }
 
 template <typename Part>
@@ -102,8 +103,11 @@ bool SlotsReader::read_parts(std::uint64_t offset, std::uint32_t part_bytes, std
   }
   std::vector<std::byte> whole(std::size_t{count} * part_bytes);
   if (!file_.read_at(offset, whole.data(), whole.size())) return false;
+  const std::size_t both = std::min<std::size_t>(part_bytes, sizeof(Part));
   for (std::uint32_t i = 0; i < count; ++i) {
-    std::memcpy(static_cast<void*>(to + i), whole.data() + std::size_t{i} * part_bytes, sizeof(Part));
+    auto* const part = reinterpret_cast<std::byte*>(to + i);
+    std::memcpy(part, whole.data() + std::size_t{i} * part_bytes, both);
+    std::memset(part + both, 0, sizeof(Part) - both);
   }
   return true;
 }

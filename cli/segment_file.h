@@ -112,7 +112,7 @@ class SlotsReader {
   std::uint32_t unreadable() const noexcept { return unreadable_; }
 
  private:
-  // The known part of `count` parts of this size, one behind the other in `to`.
+  // The known part of `count` parts of this size, one behind the other in `to`; zero where they are shorter.
   template <typename Part>
   bool read_parts(std::uint64_t offset, std::uint32_t part_bytes, std::uint32_t count, Part* to);
   bool copy_slots(std::uint32_t used);

@@ -22,7 +22,7 @@ TEST(BenchOptions, HaveTheirDefaultsInTheirHelp) {
   EXPECT_EQ(option_of("oltp", "--threads").help, "numbers of connections; default: 1,4,16,64,256");
   EXPECT_EQ(option_of("oltp", "--threads").value, "LIST");
   EXPECT_EQ(option_of("model", "--latency").help,
-            "of a one-sided write, one card each; 1 us is a cable's, 1.26 a switch's; "
+            "of a one-sided write, one card each; 1 us is a cable's, 1.26 a\nswitch's; "
             "default: 1us,1.26us,2us,5us");
   EXPECT_EQ(option_of("shared", "--quick").value, "") << "a flag";
 }

@@ -129,7 +129,7 @@ TEST_F(SegmentFiles, OtherSizesOfItsPartsAreRefused) {
 
 TEST_F(SegmentFiles, LatenciesOfImpossibleSizesAreRefused) {
   constexpr std::uint32_t kKnown = sizeof(stats::Latencies);
-  for (const std::uint32_t bytes : {1U, 8U, kKnown - 8, kKnown + 4, 64 * 1024U + 8, 0xfffffff8U}) {
+  for (const std::uint32_t bytes : {1U, kKnown - 4, kKnown + 4, 64 * 1024U + 8, 0xfffffff8U}) {
     EXPECT_THAT(skipped_after([&](SegmentHeader& header) { header.latencies_bytes = bytes; }),
                 HasSubstr("latencies of " + std::to_string(bytes) + " bytes"));
   }
@@ -197,6 +197,24 @@ TEST_F(SegmentLatencies, MayBeLongerInFilesOfALaterVersion) {
   }
   write_file(own_segment(folder_), later);
   all_are_there();
+}
+
+TEST_F(SegmentLatencies, MayBeShorterInFilesOfAnEarlierVersion) {
+  constexpr std::uint32_t kShorter = sizeof(stats::Latencies) - sizeof(std::uint64_t);
+  const std::string bytes = content();
+  std::string earlier = bytes.substr(0, stats::kLatenciesOffset);
+  reinterpret_cast<SegmentHeader*>(earlier.data())->latencies_bytes = kShorter;
+  for (std::uint32_t i = 0; i < stats::kRules + stats::kSlots; ++i) {
+    earlier += bytes.substr(stats::kLatenciesOffset + i * sizeof(stats::Latencies), kShorter);
+  }
+  write_file(own_segment(folder_), earlier);
+  const ProcessReport process = one_process();
+  ASSERT_EQ(process.streams.size(), kStreams);
+  for (std::uint64_t id = 1; id <= kStreams; ++id) {
+    ASSERT_NE(process.streams[id - 1].latencies, nullptr) << id;
+    EXPECT_EQ(process.streams[id - 1].latencies->answers[1].sum_ns, id);
+    EXPECT_EQ(process.streams[id - 1].latencies->reads.sum_ns, 0U) << "it knew no such thing";
+  }
 }
 
 // As the releases before the latencies made it: the file ends with its slots.
