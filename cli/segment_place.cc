@@ -158,7 +158,7 @@ std::vector<ContainerSearch::Candidate> ContainerSearch::candidates() {
     struct stat status;
     // One look for each process of the host, and no more at most of them.
     if (fstatat(dirfd(listing), (folder + "/ns/mnt").c_str(), &status, 0) != 0) {
-      hidden_ = hidden_ || errno == EACCES;
+      hidden_ = hidden_ || (errno == EACCES && pid != 1);  // process 1 is of this namespace
       continue;
     }
     Candidate candidate{status.st_ino, 0, 0, pid};
