@@ -36,7 +36,7 @@ RELEASES = ("oldoldstable", "oldstable", "stable", "testing", "unstable", "sid")
 LIBRARIES = ("libibverbs-dev librdmacm-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libboost-dev "
              "libspdlog-dev libgtest-dev libgmock-dev libbenchmark-dev")
 BUILD = f"g++ cmake ninja-build pkg-config ccache {LIBRARIES}"
-TALK = "python3 procps iproute2 ibverbs-providers"
+TALK = "python3 procps iproute2 mount ibverbs-providers"
 
 
 @dataclass(frozen=True)
