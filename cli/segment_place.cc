@@ -179,20 +179,21 @@ std::vector<ContainerSearch::Candidate> ContainerSearch::candidates() {
 
 void ContainerSearch::look_into(const Candidate& candidate, Folders& folders, const Act& act) {
   const ProcessFolder process(candidate.pid);
-  struct stat root;
   const std::uint64_t its = process.name_space("pid");
   if (its == 0) return;  // it has ended
-  // It has gone elsewhere, or its number is another process' by now.
-  if (process.name_space("mnt") != candidate.mount_namespace || !process.root(root) ||
-      root.st_ino != candidate.root_inode || root.st_dev != candidate.root_device) {
-    hidden_ = true;
-    return;
-  }
   SegmentPlace place;
   place.pid = candidate.pid;
   place.own_namespace = pid_namespace_;
-  const auto first = known_.lower_bound({its, 0});
-  const bool is_wanted = first != known_.end() && first->first == its;
+  place.says = {static_cast<std::uint32_t>(candidate.pid), its};
+  if (its != pid_namespace_) place.says.pid = static_cast<std::uint32_t>(process.own_pid());
+  const Key key{its, place.says.pid};
+  if (known_.contains(key)) running_[key] = candidate.pid;
+  struct stat root;
+  // It has gone elsewhere, or its number is another process' by now.
+  if (process.name_space("mnt") != candidate.mount_namespace || !process.root(root) ||
+      root.st_ino != candidate.root_inode || root.st_dev != candidate.root_device) {
+    return;
+  }
   if (its == pid_namespace_ && own_->is_there()) {
     // A service with a mount namespace of its own, and the host's directory.
     RuntimeFolderPtr& folder = folders[source_.directory];
@@ -200,14 +201,6 @@ void ContainerSearch::look_into(const Candidate& candidate, Folders& folders, co
     if (folder->is(*own_)) return;
   }
   const std::string environment = process.text("environ");
-  place.says.pid_namespace = its;
-  if (is_wanted || its != pid_namespace_) {
-    place.says.pid = static_cast<std::uint32_t>(process.own_pid());
-  } else {
-    place.says.pid = static_cast<std::uint32_t>(candidate.pid);
-  }
-  const Key key{its, place.says.pid};
-  if (known_.contains(key)) running_[key] = candidate.pid;
   const RuntimeFolder* const only = source_.and_containers ? nullptr : own_.get();
   if (!find_place(process, environment, source_.directory, folders, only, place)) return;
   if (place.is_of_container()) place.container = names_.of(process, environment);

@@ -237,9 +237,14 @@ TEST(SsJson, HasTheFormThatItsHelpPromises) {
   one.channels = 1;
   one.channels_given_back = 5;
   one.operator_mode = control::Mode::kTcp;
+  one.container = "web-1";
+  one.cgroup = "/web";
+  one.own_pid = 7;
+  one.pid_namespace = 4026532179;
   one.promotions_refused[static_cast<unsigned>(Reason::kMemlock)] = 2;
   const json expected = json::parse(R"({"processes": [{
     "pid": 4711, "program": "mariadbd", "alive": true, "library_version": "0.1.0",
+    "container": "web-1", "cgroup": "/web", "own_pid": 7, "pid_namespace": 4026532179,
     "policy": {"status": "loaded", "rules": 3, "detail": "/etc/ringroad/policy.toml",
                "reloads": 2},
     "operator": "tcp",
