@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <iterator>
 
 #include "cli/process_folder.h"
 #include "cli/process_state.h"
@@ -87,7 +86,7 @@ ucred asker_for(pid_t pid) {
   return asker;
 }
 
-// False with errno.
+// `target` goes along where it has its magic. False with errno.
 bool send(const OpenedSocket& to, control::Request& request, control::Target& target, const ucred& asker) {
   const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
@@ -98,7 +97,7 @@ bool send(const OpenedSocket& to, control::Request& request, control::Target& ta
   message.msg_name = &address;
   message.msg_namelen = sizeof address;
   message.msg_iov = bytes;
-  message.msg_iovlen = std::size(bytes);
+  message.msg_iovlen = target.magic != 0 ? 2 : 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   cmsghdr* const credentials = CMSG_FIRSTHDR(&message);
@@ -110,7 +109,7 @@ bool send(const OpenedSocket& to, control::Request& request, control::Target& ta
   const int error = errno;
   close(fd);
   errno = error;
-  return sent == static_cast<ssize_t>(sizeof request + sizeof target);
+  return sent == static_cast<ssize_t>(sizeof request + (target.magic != 0 ? sizeof target : 0));
 }
 
 // What the connecting end tries again.
@@ -152,7 +151,9 @@ bool ask(const SegmentSource& source, pid_t pid, control::Mode mode, std::uint64
   control::Target target;
   static_assert(sizeof target.name == stats::FileName::kBytes);
   stats::FileName::of(own_pid, process.pid_namespace).write(target.name);
-  if (process.pid_namespace == 0) target.magic = 0;  // an older library's
+  // Version 0.1.0 obeys no longer request. A library that names its file so knows what is behind it.
+  const char* end;
+  if (stats::FileName::at(place.name.c_str(), end).pid_namespace == 0) target.magic = 0;
   if (send(opened, request, target, asker_for(pid))) return true;
   why = cannot_ask(errno);
   return false;
