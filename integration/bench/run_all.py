@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from integration.bench import oltp, results
+from integration.bench import arguments, oltp, results
 from integration.lib import processes, template
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ DEMO = {
 PRESETS = {"bench": BENCH, "demo": DEMO}
 
 
-def arguments():
+def parse(words=None):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK") == "1",
@@ -77,7 +77,7 @@ def arguments():
     parser.add_argument("--build", type=Path, default=ROOT / "build",
                         help="build directory (default: build)")
     parser.add_argument("--out", type=Path, help="output directory (default: BUILD/PRESET)")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     options.build = options.build.resolve()
     options.out = (options.out or options.build / options.preset).resolve()
     return options
@@ -99,13 +99,13 @@ def in_the_machine(command, minutes, out, environment):
             shutil.copytree(guest / "bench", out, dirs_exist_ok=True)
 
 
-def main():
+def main(words=None):
     processes.end_on_signals()
-    options = arguments()
+    options = parse(words)
     began = time.monotonic()
     data = options.out / "template"
     try:
-        template.make(data, oltp.TABLES, oltp.TABLE_SIZE)
+        template.make(data, *(arguments.default("oltp", name) for name in ("--tables", "--table-size")))
     except processes.ProcessError as problem:
         sys.exit(f"bench: {problem}")
     environment = {oltp.TEMPLATE: str(data)}
