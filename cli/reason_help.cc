@@ -88,7 +88,7 @@ constexpr ReasonHelp kHelp[] = {
      "a larger `max_channels`, if memory and queue pairs allow it"},
     {Reason::kWrongKey, "As PEER-REASON beside `peer_refused`, the peer found that out.",
      "the same `key_file` in both rules; after a change `touch` the policy on both hosts, and reconnect"},
-    {Reason::kNamelessUser, "The kernel shows each of them as 65534. This is over shm only.",
+    {Reason::kOtherUserNamespace, "The kernel shows each of them as 65534. This is over shm only.",
      "map that user into the namespace (`podman --userns=keep-id`, `uidmap`), or let `via` be `rdma`"},
     {Reason::kUnseenWait, "As PEER-REASON beside `peer_refused` or `peer_left`, the peer's program does.",
      "nothing: the kernel serves it. Node: `UV_USE_IO_URING=0`"},
@@ -96,6 +96,10 @@ constexpr ReasonHelp kHelp[] = {
      "A sender found no space for 0.5 s; over RDMA, the program read less than a quarter of the ring "
      "meanwhile. The stream retries after 1, 2, 4, 8, 16 s.",
      "nothing; a `ring` of more than 1 MiB never leaves for this"},
+    {Reason::kOtherNamespace,
+     "It is in another container, on another host, or behind a service address. This is over shm only.",
+     "in a container of the same host: RINGROAD_RENDEZVOUS_DIR and `key_file` at both ends, and the server's "
+     "own address; else let `via` be `rdma` or `auto`"},
 };
 
 constexpr bool is_complete() {

@@ -5,6 +5,7 @@
 #include "preload/policy_file.h"
 #include "preload/policy_loading.h"
 #include "preload/policy_lookup.h"
+#include "preload/process_state.h"
 #include "preload/process_stats.h"
 #include "preload/socket_lifecycle.h"
 #include "preload/verbs_loader.h"
@@ -38,6 +39,8 @@ unsigned ProcessHost::max_channels() noexcept { return policy_lookup::max_channe
 bool ProcessHost::materialise(Deferred which, const Endpoint& remote) noexcept {
   return socket_lifecycle::materialise(which, remote);
 }
+
+const char* ProcessHost::rendezvous_directory() noexcept { return process_state::rendezvous_directory(); }
 
 bool ProcessHost::take_back(Stream& stream) noexcept { return epolls::take_back(stream); }
 

@@ -22,6 +22,7 @@ class ProcessHost final : public AgentHost {
   unsigned max_channels() noexcept override;
   // Also called by a thread that forks or gives the process to the kernel.
   bool materialise(Deferred which, const Endpoint& remote) noexcept override;
+  const char* rendezvous_directory() noexcept override;
   bool take_back(Stream& stream) noexcept override;
   bool sees_waits() noexcept override { return true; }
   bool waits_past(int fd, bool awaited) noexcept override;

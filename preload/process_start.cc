@@ -37,6 +37,7 @@ struct Environment {
   char log[1024] = {};
   char log_level[16] = {};
   char directory[200] = {};
+  char rendezvous[128] = {};  // more than the name of a Unix socket takes
   char labels[4096] = {};
   bool disabled = false;
 };
@@ -80,6 +81,7 @@ void start() noexcept {
   find_program_name();
   process_facts::set_names(program, called);
   process_facts::set_labels(environment.labels);
+  if (environment.rendezvous[0] != '\0') process_state::set_rendezvous_directory(environment.rendezvous);
   process_stats::set_up(environment.directory, program);
   process_state::watch_for_copies();
   process_state::claim_memory();
@@ -147,6 +149,7 @@ void capture(const char* argv0) noexcept {
   const char* directory = std::getenv("RINGROAD_RUNTIME_DIR");
   copy_text(environment.directory, sizeof environment.directory,
             directory == nullptr || *directory == '\0' ? stats::kDefaultDirectory : directory);
+  copy_text(environment.rendezvous, sizeof environment.rendezvous, std::getenv("RINGROAD_RENDEZVOUS_DIR"));
 }
 
 Agent* agent() noexcept {

@@ -11,6 +11,7 @@
 namespace ringroad::preload::process_state {
 namespace {
 
+const char* the_directory = nullptr;
 std::atomic<Agent*> the_agent{nullptr};
 pid_t owner = 0;
 std::atomic<unsigned> fork_count{0};
@@ -24,6 +25,10 @@ std::atomic<std::atomic<int>*> same_memory{nullptr};
 Agent* existing_agent() noexcept { return the_agent.load(std::memory_order_acquire); }
 
 void set_agent(Agent* agent) noexcept { the_agent.store(agent, std::memory_order_release); }
+
+const char* rendezvous_directory() noexcept { return the_directory; }
+
+void set_rendezvous_directory(const char* directory) noexcept { the_directory = directory; }
 
 bool owns_memory() noexcept { return sys::getpid() == owner; }
 

@@ -1,4 +1,5 @@
-// What every other part asks about the process: whose memory this is, its agent, and how often it has forked.
+// What every other part asks about the process: whose memory this is, its agent, how often it has forked, and
+// by which directory other network namespaces find it.
 //
 // Thread rule: the questions by any thread at any time. The rest is the start's and the fork's.
 #pragma once
@@ -12,6 +13,10 @@ namespace ringroad::preload::process_state {
 // The agent if there is one already.
 Agent* existing_agent() noexcept;
 void set_agent(Agent* agent) noexcept;
+
+// Kept by the caller; null: none.
+const char* rendezvous_directory() noexcept;
+void set_rendezvous_directory(const char* directory) noexcept;
 
 // True in the process that made the agent; false in a vfork child, which shares our memory, and in a
 // copy that nobody has prepared.

@@ -56,6 +56,10 @@ class AgentHost {
   // How many channels the process may have, by the policy that holds. Agent thread.
   virtual unsigned max_channels() noexcept { return ChannelBudget::kUsualLimit; }
 
+  // The directory by which this process and those of other network namespaces find each other: a name that
+  // lives as long as the process. Null: none is wanted. Agent thread.
+  virtual const char* rendezvous_directory() noexcept { return nullptr; }
+
   // ---- The program's descriptors
   enum class Deferred : std::uint8_t {
     kAll,

@@ -101,6 +101,11 @@ void ListenerRegistry::answer(const Endpoint& local) noexcept {
       leader_is_watched_ = false;
       settle(local, "shm", answering.shm, listen_shm(local));
     }
+    if (answering.shm == At::kHere && open(answering.path)) {
+      leader_is_watched_ = false;
+      Transport* const shm = transports_.existing_shm();
+      settle(local, "the rendezvous directory", answering.path, shm->listen_by_path(local));
+    }
     if (listener.rdma && open(answering.rdma)) {
       leader_is_watched_ = false;
       settle(local, "rdma", answering.rdma, listen_rdma(local));
@@ -127,7 +132,9 @@ void ListenerRegistry::settle(const Endpoint& local, const char* carrier, Answer
     char line[256];
     std::snprintf(line, sizeof line, "listener %s: no promotion over %s: %s",
                   local.to_string().c_str(), carrier,
-                  at == At::kElsewhere ? "another process answers" : reason_text(reason));
+                  at == At::kElsewhere                  ? "another process answers"
+                  : reason == Reason::kOtherNamespace ? "no socket can be made there"
+                                                      : reason_text(reason));
     host_.log(line);
   } catch (const std::bad_alloc&) {
   }

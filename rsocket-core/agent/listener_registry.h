@@ -108,6 +108,7 @@ class ListenerRegistry {
       kFailed
     };
     At shm = At::kNowhere;
+    At path = At::kNowhere;  // over shm, for other network namespaces
     At rdma = At::kNowhere;
   };
 

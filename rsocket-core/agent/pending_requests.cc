@@ -177,7 +177,7 @@ void PromotionBroker::decide(Transport& transport, PromotionId id, const Promoti
   }
   if (why_not == Reason::kNone) {
     try {
-      promote(id, stream, transport, false, 0);
+      promote(id, stream, transport, {});
     } catch (const std::bad_alloc&) {
       why_not = Reason::kNoMemory;
       stream->promotion_refused(why_not, Reason::kNone);

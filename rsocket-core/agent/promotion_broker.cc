@@ -85,15 +85,17 @@ void PromotionBroker::stop_waiting_for_quota(std::int64_t now_ns) noexcept {
 
 // ---- The connector
 
-bool PromotionBroker::remembered_without(const Endpoint& peer) noexcept {
+Reason PromotionBroker::remembered_without(const Endpoint& peer) noexcept {
   const auto it = peers_without_.find(peer);
-  return it != peers_without_.end() && it->second.until_ns > sys::now_ns();
+  const bool known = it != peers_without_.end() && it->second.until_ns > sys::now_ns();
+  return known ? it->second.reason : Reason::kNone;
 }
 
-void PromotionBroker::remember_without(const Endpoint& peer) noexcept {
+void PromotionBroker::remember_without(const Endpoint& peer, Reason reason) noexcept {
   try {
     if (peers_without_.size() >= kPeerMemoryEntries) peers_without_.clear();
     Absent& absent = peers_without_[peer];
+    absent.reason = reason;
     absent.pause_ns = std::clamp(2 * absent.pause_ns, kFirstPeerMemoryNs, kLongestPeerMemoryNs);
     absent.until_ns = sys::now_ns() + absent.pause_ns;
   } catch (const std::bad_alloc&) {
@@ -104,8 +106,8 @@ void PromotionBroker::start(const AgentStreamPtr& stream) noexcept {
   drop_request(*stream);
   // Its program and the operator may ask for it at the same time.
   if (stream->request != 0) return;
-  if (remembered_without(stream->tuple().remote)) {
-    stream->promotion_refused(Reason::kPeerHasNoRingroad, Reason::kNone);
+  if (const Reason known = remembered_without(stream->tuple().remote); known != Reason::kNone) {
+    stream->promotion_refused(known, Reason::kNone);
     return;
   }
   const ChannelBudget::Quota quota = channel_quota();
@@ -128,12 +130,28 @@ void PromotionBroker::start(const AgentStreamPtr& stream) noexcept {
     return;
   }
   const StreamConfig& config = stream->config();
-  const bool shm = config.via_shm && is_on_this_host(stream->tuple().remote);
-  if (!shm && !config.via_rdma) {
-    settle_refusal(stream, Reason::kPeerHasNoRingroad, Reason::kNone);
+  const bool here = config.via_shm && is_on_this_host(stream->tuple().remote);
+  const bool by_path =
+      config.via_shm && !here && config.key.present && host_.rendezvous_directory() != nullptr;
+  if (!here && !by_path && !config.via_rdma) {
+    const Reason why = config.via_shm ? Reason::kOtherNamespace : Reason::kPeerHasNoRingroad;
+    settle_refusal(stream, why, Reason::kNone);
     return;
   }
-  connect(stream, shm, shm && config.via_rdma);
+  if (by_path) return connect_by_path(stream);
+  connect(stream, here, here && config.via_rdma);
+}
+
+void PromotionBroker::connect_by_path(const AgentStreamPtr& stream) noexcept {
+  Reason why = Reason::kNone;
+  Transport* const transport = transports_.shm(why);
+  if (transport != nullptr) {
+    connect(stream, *transport, {.rdma_next = stream->config().via_rdma, .by_path = true}, nullptr);
+  } else if (stream->config().via_rdma) {
+    connect(stream, false, false);
+  } else {
+    settle_refusal(stream, why, Reason::kNone);
+  }
 }
 
 void PromotionBroker::connect(const AgentStreamPtr& stream, bool shm, bool rdma_next) noexcept {
@@ -147,11 +165,11 @@ void PromotionBroker::connect(const AgentStreamPtr& stream, bool shm, bool rdma_
     }
     return;
   }
-  connect(stream, *transport, rdma_next, nullptr, 0);
+  connect(stream, *transport, {.rdma_next = rdma_next}, nullptr);
 }
 
-void PromotionBroker::connect(const AgentStreamPtr& stream, Transport& transport, bool rdma_next,
-                              const Rendezvous* where, unsigned hops) noexcept {
+void PromotionBroker::connect(const AgentStreamPtr& stream, Transport& transport, Way way,
+                              const Rendezvous* where) noexcept {
   const StreamConfig& config = stream->config();
   ConnectParams params;
   params.tuple = stream->tuple();
@@ -162,13 +180,14 @@ void PromotionBroker::connect(const AgentStreamPtr& stream, Transport& transport
   params.traffic_class = config.traffic_class;
   params.detect_ns = config.detect_ns;
   params.key = config.key;
+  params.by_path = way.by_path;
   if (where != nullptr) {
     params.redirected = true;
     params.rendezvous = *where;
   }
   const PromotionId id = Transports::next_promotion_id();
   try {
-    promote(id, stream, transport, rdma_next, hops);
+    promote(id, stream, transport, way);
   } catch (const std::bad_alloc&) {
     settle_refusal(stream, Reason::kNoMemory, Reason::kNone);
     return;
@@ -176,9 +195,8 @@ void PromotionBroker::connect(const AgentStreamPtr& stream, Transport& transport
   transport.connect(id, params);
 }
 
-void PromotionBroker::promote(PromotionId id, const AgentStreamPtr& stream, Transport& transport,
-                              bool rdma_next, unsigned hops) {
-  promotions_[id] = {stream, &transport, rdma_next, hops};
+void PromotionBroker::promote(PromotionId id, const AgentStreamPtr& stream, Transport& transport, Way way) {
+  promotions_[id] = {stream, &transport, way};
   stream->request = id;
 }
 
@@ -235,15 +253,18 @@ void PromotionBroker::on_refused(PromotionId id, Reason reason, Reason peer_reas
   const std::optional<Promotion> taken = take_promotion(id);
   if (!taken) return;
   const Promotion& promotion = *taken;
-  if (promotion.hops > 0 && reason == Reason::kPeerHasNoRingroad) {
+  const bool nobody = reason == Reason::kPeerHasNoRingroad || reason == Reason::kOtherNamespace;
+  if (promotion.way.hops > 0 && nobody) {
     // The process that had the connection has ended since. The listener is still there.
     reason = Reason::kPeerGone;
   }
-  if (promotion.try_rdma_next && promotion.stream->state() == State::kConnecting) {
+  if (promotion.way.rdma_next && promotion.stream->state() == State::kConnecting) {
     connect(promotion.stream, false, false);
     return;
   }
-  if (reason == Reason::kPeerHasNoRingroad) remember_without(promotion.stream->tuple().remote);
+  if (reason == Reason::kPeerHasNoRingroad || reason == Reason::kOtherNamespace) {
+    remember_without(promotion.stream->tuple().remote, reason);
+  }
   settle_refusal(promotion.stream, reason, peer_reason);
 }
 
@@ -252,10 +273,12 @@ void PromotionBroker::on_redirect(Transport& transport, PromotionId id,
   const std::optional<Promotion> taken = take_promotion(id);
   if (!taken) return;
   const Promotion& promotion = *taken;
-  if (promotion.hops >= kMaxHops) {
+  if (promotion.way.hops >= kMaxHops) {
     settle_refusal(promotion.stream, Reason::kPeerRefused, Reason::kRedirect);
   } else if (promotion.stream->state() == State::kConnecting) {
-    connect(promotion.stream, transport, promotion.try_rdma_next, &where, promotion.hops + 1);
+    Way way = promotion.way;
+    ++way.hops;
+    connect(promotion.stream, transport, way, &where);
   } else {
     settle_refusal(promotion.stream, Reason::kBusy, Reason::kRedirect);  // cancelled by a fork
   }

@@ -94,11 +94,16 @@ class PromotionBroker {
   // Between two lines of the log that say that there are no channels left.
   static constexpr std::int64_t kFullNoticeNs = 10'000'000'000;
 
+  // How the other end is asked.
+  struct Way {
+    bool rdma_next = false;  // when this one is refused
+    bool by_path = false;    // in another network namespace
+    unsigned hops = 0;       // redirects
+  };
   struct Promotion {
     AgentStreamPtr stream;
     Transport* transport = nullptr;
-    bool try_rdma_next = false;
-    unsigned hops = 0;  // redirects
+    Way way;
   };
   struct PendingRequest {
     Transport* transport = nullptr;
@@ -113,8 +118,9 @@ class PromotionBroker {
     std::weak_ptr<AgentStream> stream;
     std::int64_t deadline_ns = 0;
   };
-  // A peer that has no Ringroad.
+  // A peer that has no Ringroad, or is in another network namespace.
   struct Absent {
+    Reason reason = Reason::kNone;
     std::int64_t until_ns = 0;
     std::int64_t pause_ns = 0;
   };
@@ -122,12 +128,11 @@ class PromotionBroker {
 
   // ---- promotion_broker.cc
   void connect(const AgentStreamPtr& stream, bool shm, bool rdma_next) noexcept;
-  // `where`: what to ask instead of the listener, after so many redirects; null: the listener.
-  void connect(const AgentStreamPtr& stream, Transport& transport, bool rdma_next,
-               const Rendezvous* where, unsigned hops) noexcept;
+  void connect_by_path(const AgentStreamPtr& stream) noexcept;
+  // `where`: what to ask instead of the listener, after way.hops redirects; null: the listener.
+  void connect(const AgentStreamPtr& stream, Transport& transport, Way way, const Rendezvous* where) noexcept;
   // Enters the promotion of a stream that has none. May throw std::bad_alloc.
-  void promote(PromotionId id, const AgentStreamPtr& stream, Transport& transport, bool rdma_next,
-               unsigned hops);
+  void promote(PromotionId id, const AgentStreamPtr& stream, Transport& transport, Way way);
   // A request that led to something, or will not. Empty: it was cancelled.
   std::optional<Promotion> take_promotion(PromotionId id) noexcept;
   // Cancels what the stream has asked for and does not want any more: its program has closed it, or it
@@ -136,8 +141,9 @@ class PromotionBroker {
   // The stream stays on TCP: tells it, the log and, if it was the envoy, the others that its peer keeps.
   void settle_refusal(const AgentStreamPtr& stream, Reason reason, Reason peer_reason) noexcept;
   void let_off_by_peer(const Endpoint& peer) noexcept;
-  bool remembered_without(const Endpoint& peer) noexcept;
-  void remember_without(const Endpoint& peer) noexcept;
+  // Why it is not to be asked now; kNone: it may be.
+  Reason remembered_without(const Endpoint& peer) noexcept;
+  void remember_without(const Endpoint& peer, Reason reason) noexcept;
   // Whether there is a channel for one more stream.
   ChannelBudget::Quota channel_quota() noexcept;
   // False: no memory.

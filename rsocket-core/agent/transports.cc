@@ -22,7 +22,8 @@ Transport* Transports::shm(Reason& why) noexcept {
     return nullptr;
   }
   if (shm_ == nullptr) {
-    shm_.reset(make_shm_transport(events_, next_promotion_id, why));
+    shm_.reset(make_shm_transport(events_, next_promotion_id, why, tcp_socket_owner,
+                                  host_.rendezvous_directory()));
     if (shm_ != nullptr && !loop_.watch(shm_->event_fd(), AgentLoop::kShmCookie, EPOLLIN)) {
       shm_.reset();
       why = Reason::kNoMemory;

@@ -30,6 +30,8 @@ struct ConnectParams {
   std::uint8_t traffic_class = 0; // DSCP << 2 | ECN (RFC 2474, RFC 3168)
   std::int64_t detect_ns = 500'000'000;  // after which a peer that acknowledges nothing is gone
   SharedKey key;
+  // In another network namespace: by the rendezvous directory.
+  bool by_path = false;
   // The listener has said that this one of its family has the connection.
   bool redirected = false;
   Rendezvous rendezvous;
@@ -93,6 +95,10 @@ class Transport {
   virtual Reason listen(const Endpoint& local) noexcept = 0;
   virtual void unlisten(const Endpoint& local) noexcept = 0;
 
+  // Answers for `local`, which it listens at, to connectors of other network namespaces too. kNone also where
+  // no rendezvous directory is named.
+  virtual Reason listen_by_path(const Endpoint&) noexcept { return Reason::kNone; }
+
   // ---- Families of processes (process_group.h), which share a listener
   // The descriptor that answers for `local`, which a child may inherit and adopt(); -1: none. Owned by
   // the transport.
@@ -135,7 +141,7 @@ struct VerbsHost {
   void (*release_fd)(int fd) noexcept;
   void (*recover_also_by)(bool (*recover)(const siginfo_t* info, void* context) noexcept) noexcept;
 };
-inline constexpr std::uint32_t kVerbsAbi = 9;
+inline constexpr std::uint32_t kVerbsAbi = 10;
 inline constexpr const char* kVerbsEntryPoint = "ringroad_verbs_transport";
 using VerbsEntryPoint = Transport* (*)(const VerbsHost& host, Reason* why) noexcept;
 

@@ -7,14 +7,26 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+
 #include "rsocket-core/net/endpoint.h"
 
 namespace ringroad {
 
-// The user who made, or accepted, the socket whose own view of its connection is `of`. False when the
-// kernel names none: this network namespace has no such socket (address translation), nobody has
-// accepted it yet, there is no inet_diag, or a security module forbids the question.
-using OwnerOf = bool (*)(const FourTuple& of, uid_t& owner) noexcept;
-bool tcp_socket_owner(const FourTuple& of, uid_t& owner) noexcept;
+enum class SocketOwner : std::uint8_t {
+  kNamed,
+  kUnnamed,  // nobody has accepted it yet, there is no inet_diag, or a security module forbids the question
+  kNotHere,  // this network namespace has no such socket: another has it, or addresses are translated
+};
+
+// The user who made, or accepted, the socket whose own view of its connection is `of`.
+using OwnerOf = SocketOwner (*)(const FourTuple& of, uid_t& owner) noexcept;
+SocketOwner tcp_socket_owner(const FourTuple& of, uid_t& owner) noexcept;
+
+// The inode number of the Unix socket at the other end of `fd`, whichever network namespace that is in: as
+// fstat(2) gives it there. 0: the kernel does not say (unix_diag), or nobody has accepted the connection.
+std::uint32_t unix_peer_inode(int fd) noexcept;
+// The same of `fd` itself.
+std::uint32_t socket_inode(int fd) noexcept;
 
 }  // namespace ringroad

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kLabelBytes = 16;
 constexpr std::size_t kEndBytes = 18;
-constexpr const char* kLabels[] = {"rr1 request", "rr1 answer", "rr1 switch"};
+constexpr const char* kLabels[] = {"rr1 request", "rr1 answer", "rr1 switch", "rr1 answer path"};
 
 std::uint8_t* put_end(std::uint8_t* out, const Endpoint& end) noexcept {
   std::memcpy(out, end.addr.bytes.data(), end.addr.bytes.size());
@@ -18,9 +18,10 @@ std::uint8_t* put_end(std::uint8_t* out, const Endpoint& end) noexcept {
 }  // namespace
 
 Proof make_proof(const SharedKey& key, ProofOf what, const Hello& connector, const Hello& listener,
-                 const FourTuple& tuple) noexcept {
+                 const FourTuple& tuple, std::uint32_t socket) noexcept {
   if (!key.present) return 0;
-  std::uint8_t text[kLabelBytes + 2 * sizeof(Hello) + 2 * kEndBytes] = {};
+  constexpr std::size_t kAlways = kLabelBytes + 2 * sizeof(Hello) + 2 * kEndBytes;
+  std::uint8_t text[kAlways + sizeof socket] = {};
   const char* const label = kLabels[static_cast<std::size_t>(what)];
   std::memcpy(text, label, std::strlen(label));
   std::memcpy(text + kLabelBytes, &connector, sizeof connector);
@@ -28,7 +29,9 @@ Proof make_proof(const SharedKey& key, ProofOf what, const Hello& connector, con
     std::memcpy(text + kLabelBytes + sizeof connector, &listener, sizeof listener);
   }
   put_end(put_end(text + kLabelBytes + 2 * sizeof(Hello), tuple.local), tuple.remote);
-  const Digest digest = hmac_sha256(key.bytes.data(), key.bytes.size(), text, sizeof text);
+  std::memcpy(text + kAlways, &socket, sizeof socket);
+  const std::size_t size = what == ProofOf::kAnswerByPath ? sizeof text : kAlways;
+  const Digest digest = hmac_sha256(key.bytes.data(), key.bytes.size(), text, size);
   Proof proof;
   std::memcpy(&proof, digest.data(), sizeof proof);
   return proof != 0 ? proof : 1;

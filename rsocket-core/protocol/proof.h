@@ -11,6 +11,7 @@
 //   request   in the connector's Hello message; the listener's Hello is not known yet: zeroes
 //   answer    in the listener's Hello message
 //   switch    in the connector's SWITCH, which is what it says first over the channel
+//   path      as answer, between network namespaces; the number of a socket follows, 4 bytes
 //
 // A forger has one guess a promotion, of 2^64. Nothing here depends on time but on sizes.
 //
@@ -34,12 +35,15 @@ struct SharedKey {
   static SharedKey of(const void* secret, std::size_t n) noexcept { return {true, sha256(secret, n)}; }
 };
 
-enum class ProofOf : std::uint8_t { kRequest, kAnswer, kSwitch };
+// kAnswerByPath stands in the place of kAnswer between two network namespaces.
+enum class ProofOf : std::uint8_t { kRequest, kAnswer, kSwitch, kAnswerByPath };
 
 // 0 without a key, else never 0. `tuple` is as the connector sees it; `listener` is not looked at for
-// kRequest.
+// kRequest. `socket` only for kAnswerByPath: the inode number of the listener's end of the Unix connection.
+// It is the kernel's word for that socket alone, so an answer that a process between the ends has passed on
+// does not fit the connection that it comes by.
 Proof make_proof(const SharedKey& key, ProofOf what, const Hello& connector, const Hello& listener,
-                 const FourTuple& tuple) noexcept;
+                 const FourTuple& tuple, std::uint32_t socket = 0) noexcept;
 
 // Compared without a branch on the way.
 inline bool same_proof(Proof a, Proof b) noexcept { return (a ^ b) == 0; }

@@ -46,9 +46,10 @@ namespace ringroad {
   X(kIdle,               "idle",                 "it was not used for a while and gave its channel back; it is promoted again when it is used") \
   X(kMaxChannels,        "max_channels",         "as many streams have channels as the policy's max_channels allows, and all of them are busy") \
   X(kWrongKey,           "wrong_key",            "the key files of the two ends differ, or one end has none") \
-  X(kNamelessUser,       "nameless_user",        "the peer's user has no name in this user namespace, where all such users look alike") \
+  X(kOtherUserNamespace, "other_user_namespace", "the peer's user has no name in this user namespace, where all such users look alike") \
   X(kUnseenWait,         "unseen_wait",          "the program waits for the stream by other calls than the library sees: io_uring, raw system calls, a plug-in with a libc of its own") \
-  X(kStalled,            "stalled",              "the peer's program read nothing for a while: TCP holds more for it; it is promoted again when it is used")
+  X(kStalled,            "stalled",              "the peer's program read nothing for a while: TCP holds more for it; it is promoted again when it is used") \
+  X(kOtherNamespace,     "other_namespace",      "the connection's other end is not in this network namespace, and no rendezvous directory and key lead there")
 // clang-format on
 
 enum class Reason : std::uint8_t {

@@ -33,6 +33,7 @@ bool passing_for_returned(Reason reason) noexcept {
     case Reason::kMemlock:
     case Reason::kNoRdmaDevice:
     case Reason::kPeerHasNoRingroad:
+    case Reason::kOtherNamespace:
     case Reason::kOperator:
     case Reason::kPolicy:
     case Reason::kFork:
@@ -64,7 +65,8 @@ Retry PromotionRetry::decide_after_refusal(Reason reason, Reason peer_reason, bo
   if (cause == Reason::kMemlock || cause == Reason::kNoRdmaDevice) return Retry::kAfterPause;
   // A server answers a moment after it listens, or after its first accept() of a listener that it was given.
   // One that answered before may have another in its place soon.
-  if (cause == Reason::kPeerHasNoRingroad && before != Reason::kPeerHasNoRingroad) return Retry::kAfterPause;
+  const bool nobody = cause == Reason::kPeerHasNoRingroad || reason == Reason::kOtherNamespace;
+  if (nobody && before != cause) return Retry::kAfterPause;
   return Retry::kNever;
 }
 
@@ -85,7 +87,8 @@ void PromotionRetry::after_refusal(Reason reason, Reason peer_reason, std::int64
   const Retry retry =
       decide_after_refusal(reason, peer_reason, returned_, impatiences() > 0, refused_before_);
   // One that was refused for anything else is not forgotten.
-  if (refused_before_ == Reason::kNone || reason != Reason::kPeerHasNoRingroad) refused_before_ = reason;
+  const bool nobody = reason == Reason::kPeerHasNoRingroad || reason == Reason::kOtherNamespace;
+  if (refused_before_ == Reason::kNone || !nobody) refused_before_ = reason;
   plan(retry, now_ns);
 }
 

@@ -101,7 +101,7 @@ class PromotionRetry {
 
   // The decisions. `returned`: it was on a channel once. `impatient`: the last switch was given up for a
   // program that does not wait. `before`: kNone at the first attempt since it was on a channel;
-  // kPeerHasNoRingroad if nobody answered any; else why another was refused.
+  // kPeerHasNoRingroad or kOtherNamespace if nobody answered any; else why another was refused.
   static Retry decide_after_refusal(Reason reason, Reason peer_reason, bool returned, bool impatient,
                                     Reason before) noexcept;
   static Retry decide_after_return(Reason reason, Reason peer_reason) noexcept;

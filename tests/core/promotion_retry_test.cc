@@ -44,6 +44,8 @@ TEST(PromotionRetryTable, SaysWhatARefusalLeadsTo) {
       {Reason::kPeerHasNoRingroad, kNone, false, false, kNone, Retry::kAfterPause},
       {Reason::kPeerHasNoRingroad, kNone, false, false, Reason::kPeerHasNoRingroad, Retry::kNever},
       {Reason::kPeerHasNoRingroad, kNone, false, false, Reason::kTimeout, Retry::kAfterPause},
+      {Reason::kOtherNamespace, kNone, false, false, kNone, Retry::kAfterPause},
+      {Reason::kOtherNamespace, kNone, false, false, Reason::kOtherNamespace, Retry::kNever},
       {Reason::kPeerHasNoRingroad, kNone, true, false, kNone, Retry::kAfterPause},
       {Reason::kExec, kNone, true, false, kNone, Retry::kNever},
       {Reason::kVersion, kNone, false, false, Reason::kTimeout, Retry::kNever},

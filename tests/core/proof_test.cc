@@ -110,6 +110,19 @@ TEST(ProofTest, OfARequestDoesNotServeAsAnAnswer) {
   EXPECT_NE(said.proof(ProofOf::kRequest), said.proof(ProofOf::kSwitch));
 }
 
+TEST(ProofTest, OfAnAnswerByPathIsForOneSocket) {
+  const Said said;
+  const auto by_path = [&](std::uint32_t socket) {
+    return make_proof(said.key, ProofOf::kAnswerByPath, said.connector, said.listener, said.tuple, socket);
+  };
+  EXPECT_EQ(by_path(7), by_path(7));
+  EXPECT_NE(by_path(7), by_path(8));
+  EXPECT_NE(by_path(0), said.proof(ProofOf::kAnswer));
+  EXPECT_EQ(make_proof(said.key, ProofOf::kAnswer, said.connector, said.listener, said.tuple, 7),
+            said.proof(ProofOf::kAnswer))
+      << "the others have nothing of it";
+}
+
 TEST(ProofTest, IsZeroWithoutAKeyAndNeverWithOne) {
   Said said;
   EXPECT_NE(said.proof(ProofOf::kRequest), 0U);

@@ -393,7 +393,7 @@ bool is_nobodys_packet(bool without_names) {
     ShmPacket packet;
     if (packet.receive(pair[1]) != ShmPacket::Got::kPacket) ::_exit(4);
     const bool named = packet.from_user(65534);
-    const Reason expected = named ? Reason::kNone : Reason::kNamelessUser;
+    const Reason expected = named ? Reason::kNone : Reason::kOtherUserNamespace;
     if (packet.proves_user(65534) != expected || packet.proves_user(1) != Reason::kForged) ::_exit(5);
     ::_exit(named ? 1 : 0);
   }

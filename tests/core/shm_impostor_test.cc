@@ -65,24 +65,29 @@ void expect_refusal(Reason at_connector, Reason at_peer) {
 }
 
 struct OwnerSaid {
-  OwnerSaid(bool known, uid_t said) {
-    owner_is_known = known;
+  OwnerSaid(SocketOwner known, uid_t said) {
+    owner_said = known;
     owner = said;
   }
   ~OwnerSaid() {
-    owner_is_known = true;
+    owner_said = SocketOwner::kNamed;
     owner = geteuid();
   }
 };
 
 TEST(ShmTransportHostile, ARequestByAnotherUserThanTheConnectionsIsRefused) {
-  const OwnerSaid said(true, geteuid() + 1);
+  const OwnerSaid said(SocketOwner::kNamed, geteuid() + 1);
   expect_refusal(Reason::kPeerRefused, Reason::kForged);
 }
 
 TEST(ShmTransportHostile, AnAnswerIsNotBelievedWhenTheKernelNamesNoOwner) {
-  const OwnerSaid said(false, 0);
+  const OwnerSaid said(SocketOwner::kUnnamed, 0);
   expect_refusal(Reason::kPeerUnproven, Reason::kNone);
+}
+
+TEST(ShmTransportHostile, AnAnswerIsNotBelievedWhenTheOtherEndIsInAnotherNamespace) {
+  const OwnerSaid said(SocketOwner::kNotHere, 0);
+  expect_refusal(Reason::kOtherNamespace, Reason::kNone);
 }
 
 TEST(ShmTransportHostile, AnAnswerByAnotherUserThanTheConnectionsIsNotBelieved) {
@@ -94,7 +99,7 @@ TEST(ShmTransportHostile, AnAnswerByAnotherUserThanTheConnectionsIsNotBelieved) 
   hello.tcp_port = server().port;
   hello.ring_bytes = kRing;
   ASSERT_EQ(send_shm_packet(impostor.fd(), &hello, sizeof hello, nullptr, 0), 0);
-  const OwnerSaid said(true, geteuid() + 1);
+  const OwnerSaid said(SocketOwner::kNamed, geteuid() + 1);
   ASSERT_TRUE(run_until({client.transport.get()}, [&] { return client.agent.has_outcome(); }));
   ASSERT_EQ(client.agent.refused.size(), 1u);
   EXPECT_EQ(client.agent.refused[0].reason, Reason::kForged);

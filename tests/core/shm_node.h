@@ -112,17 +112,18 @@ struct Agent final : TransportEvents {
 
 // There are no TCP connections here; this is what the kernel would say of them.
 inline uid_t owner = geteuid();
-inline bool owner_is_known = true;
-inline bool said_owner(const FourTuple&, uid_t& out) noexcept {
-  if (owner_is_known) out = owner;
-  return owner_is_known;
+inline SocketOwner owner_said = SocketOwner::kNamed;
+inline SocketOwner said_owner(const FourTuple&, uid_t& out) noexcept {
+  if (owner_said == SocketOwner::kNamed) out = owner;
+  return owner_said;
 }
 
 // A transport and its agent.
 struct Node {
-  Node() {
+  // `directory`: the rendezvous directory, where connections are made by path.
+  explicit Node(const char* directory = nullptr) : by_path(directory != nullptr) {
     Reason why = Reason::kNone;
-    transport.reset(make_shm_transport(agent, next_id, why, said_owner));
+    transport.reset(make_shm_transport(agent, next_id, why, said_owner, directory));
     EXPECT_NE(transport, nullptr) << reason_name(why);
   }
 
@@ -138,6 +139,7 @@ struct Node {
                       const Rendezvous* where = nullptr) {
     ConnectParams params;
     params.key = key;
+    params.by_path = by_path;
     if (where != nullptr) {
       params.redirected = true;
       params.rendezvous = *where;
@@ -153,6 +155,7 @@ struct Node {
   Agent agent;
   std::unique_ptr<Transport> transport;
   SharedKey key;
+  bool by_path;
 };
 
 // What a hello or an answer may carry: one that is right, and others.

@@ -125,7 +125,7 @@ bool ShmPacket::from_user(uid_t user) const noexcept {
 
 Reason ShmPacket::proves_user(uid_t user) const noexcept {
   if (from_user(user)) return Reason::kNone;
-  return has_sender_ && sender_ == user ? Reason::kNamelessUser : Reason::kForged;
+  return has_sender_ && sender_ == user ? Reason::kOtherUserNamespace : Reason::kForged;
 }
 
 bool ShmPacket::from_same_user() const noexcept { return from_user(geteuid()); }

@@ -21,7 +21,7 @@ constexpr int kEventsPerDispatch = 64;
 // ---- Life
 
 Transport* make_shm_transport(TransportEvents& events, PromotionId (*next_id)() noexcept,
-                              Reason& why, OwnerOf owner_of) noexcept {
+                              Reason& why, OwnerOf owner_of, const char* directory) noexcept {
   int both[] = {
       sys::open_high([&] { return sys::epoll_create1(EPOLL_CLOEXEC); }),
       sys::open_high([&] {
@@ -33,8 +33,8 @@ Transport* make_shm_transport(TransportEvents& events, PromotionId (*next_id)() 
   event.events = EPOLLIN;
   if (epoll_fd >= 0 && timer_fd >= 0 &&
       sys::epoll_ctl(epoll_fd, EPOLL_CTL_ADD, timer_fd, &event) == 0) {
-    auto* transport = new (std::nothrow) ShmTransport(events, next_id, owner_of, epoll_fd,
-                                                        timer_fd);
+    auto* transport =
+        new (std::nothrow) ShmTransport(events, next_id, owner_of, directory, epoll_fd, timer_fd);
     if (transport != nullptr) return transport;
     errno = ENOMEM;
   }
@@ -45,10 +45,12 @@ Transport* make_shm_transport(TransportEvents& events, PromotionId (*next_id)() 
 }
 
 ShmTransport::ShmTransport(TransportEvents& events, PromotionId (*next_id)() noexcept,
-                           OwnerOf owner_of, int epoll_fd, int timer_fd) noexcept
+                           OwnerOf owner_of, const char* directory, int epoll_fd,
+                           int timer_fd) noexcept
     : events_(events),
       next_id_(next_id),
       owner_of_(owner_of),
+      directory_(directory),
       epoll_fd_(epoll_fd),
       timer_fd_(timer_fd) {}
 
@@ -147,6 +149,9 @@ void ShmTransport::dispatch() noexcept {
         case Stage::kConnecting:
           on_answer(it);
           break;
+        case Stage::kHeld:
+          drop(it);
+          break;
         case Stage::kAnswered:
           break;
       }
@@ -171,6 +176,7 @@ void ShmTransport::expire(std::int64_t now_ns) noexcept {
         break;
       case Stage::kSilent:
       case Stage::kRequested:
+      case Stage::kHeld:
         drop(it);
         break;
     }
@@ -207,6 +213,14 @@ void ShmTransport::cancel(PromotionId id) noexcept {
 
 // ---- Both sides
 
+Proof ShmTransport::answer_proof(const Handshake& handshake, const SharedKey& key, const Hello& answer,
+                                 std::uint32_t socket) noexcept {
+  const FourTuple as_connector_sees =
+      handshake.stage == Stage::kConnecting ? handshake.tuple : handshake.tuple.reversed();
+  const ProofOf what = handshake.by_path ? ProofOf::kAnswerByPath : ProofOf::kAnswer;
+  return make_proof(key, what, handshake.connector, answer, as_connector_sees, socket);
+}
+
 // Takes the socket out of `handshake` when the channel needs it.
 Reason ShmTransport::build(Handshake& handshake, ShmSideIndex side) noexcept {
   Reason why = Reason::kNoMemory;
@@ -224,11 +238,22 @@ Reason ShmTransport::build(Handshake& handshake, ShmSideIndex side) noexcept {
   return handshake.channel != nullptr ? Reason::kNone : Reason::kNoMemory;
 }
 
+bool ShmTransport::hold(Key key, Handshake& handshake) noexcept {
+  if (!handshake.by_path || handshake.stage != Stage::kAnswered || handshake.fd < 0) return false;
+  if (count(Stage::kHeld, handshake.listener) >= kMaxRequests) return false;
+  if (!watch(EPOLL_CTL_ADD, handshake.fd, key, EPOLLIN)) return false;
+  handshake.stage = Stage::kHeld;
+  handshake.id = 0;
+  handshake.deadline_ns = sys::now_ns() + kAnswerNs;
+  handshake.memory.reset();
+  return true;
+}
+
 void ShmTransport::hand_over(Handshakes::iterator it) noexcept {
   const PromotionId id = it->second.id;
   const Nonce nonce = it->second.peer_nonce;
   std::unique_ptr<Channel> channel = std::move(it->second.channel);
-  drop(it);
+  if (!hold(it->first, it->second)) drop(it);
   events_.on_channel(*this, id, nonce, std::move(channel));
 }
 

@@ -6,8 +6,8 @@
 //   builds its end; on_channel()   <----------------  accept(): builds its end; answer, eventfd
 //                                                     on_channel()
 //
-// Between processes of one user the Unix socket is closed then; between users the channel keeps it,
-// to wake the peer with (shm_wake.h says why).
+// Between processes of one user the Unix socket is closed then, by path when the connector has closed it;
+// between users the channel keeps it, to wake the peer with (shm_wake.h says why).
 //
 // What is to be known about trust:
 //   - Abstract names have no permissions: anybody in the network namespace may ask a listener for a
@@ -24,6 +24,10 @@
 //     first, when a listener has kMaxSilent of them; a request beyond kMaxRequests is refused with
 //     kBusy. Requests wait for accept() or refuse() without a time limit of the transport's.
 //   - A connector waits kAnswerNs for its answer; then kTimeout.
+//   - Between network namespaces the kernel tells neither end which user holds the other. There the Unix
+//     socket is one of the rendezvous directory (shm_directory.h), and the ends prove a key: the answer for
+//     the very socket that it comes by, so that no process between the ends can pass it on. Without a key
+//     both say kOtherNamespace.
 //
 // Thread rule: transport.h's. In a forked child nothing of it may be called, nor destroyed.
 #pragma once
@@ -33,6 +37,7 @@
 #include <memory>
 
 #include "rsocket-core/channel/shm/shm_channel.h"
+#include "rsocket-core/channel/shm/shm_directory.h"
 #include "rsocket-core/channel/shm/shm_hello.h"
 #include "rsocket-core/channel/transport.h"
 #include "rsocket-core/net/socket_owner.h"
@@ -51,7 +56,7 @@ class ShmTransport final : public Transport {
 
   // Takes both descriptors over. Use make_shm_transport().
   ShmTransport(TransportEvents& events, PromotionId (*next_id)() noexcept, OwnerOf owner_of,
-               int epoll_fd, int timer_fd) noexcept;
+               const char* directory, int epoll_fd, int timer_fd) noexcept;
   ~ShmTransport() override;
 
   Carrier carrier() const noexcept override { return Carrier::kShm; }
@@ -59,6 +64,7 @@ class ShmTransport final : public Transport {
   void dispatch() noexcept override;
   // kBusy when another process has the name: ask again when it may have ended.
   Reason listen(const Endpoint& local) noexcept override;
+  Reason listen_by_path(const Endpoint& local) noexcept override;
   void unlisten(const Endpoint& local) noexcept override { end_listener(local, false); }
   int rendezvous_of(const Endpoint& local) const noexcept override;
   Reason adopt(const Endpoint& local, int fd) noexcept override;
@@ -81,12 +87,18 @@ class ShmTransport final : public Transport {
     unsigned count = 1;
     bool paused = false;
     bool any_address = false;  // answers for what this process holds, not for a listener
+    Endpoint of;               // by path: what the program listens at
+    sockaddr_un path{};        // of the rendezvous directory
+    std::uint64_t file = 0;
+
+    bool by_path() const noexcept { return path.sun_family != 0; }
   };
 
   enum class Stage : std::uint8_t {
     kSilent,      // accepted, no hello yet
     kRequested,   // the agent was asked
     kAnswered,    // the answer is sent; the channel is handed over by the next dispatch()
+    kHeld,        // by path: the connector has the channel, and looks at this end of the socket yet
     kConnecting,  // the hello is sent
   };
 
@@ -104,6 +116,7 @@ class ShmTransport final : public Transport {
     Nonce peer_nonce{};
     std::uint32_t ring_bytes = 0;
     FourTuple tuple;
+    bool by_path = false;
     Hello connector;     // as sent
     Hello answer;        // the listener's
     Proof request = 0;   // listener: what the connector said
@@ -124,6 +137,8 @@ class ShmTransport final : public Transport {
 
   Reason begin_listener(const Listener& listener, const sockaddr_un* name,
                         socklen_t length) noexcept;
+  // The same in the rendezvous directory, under the path that stands for `abstract_name`.
+  Reason begin_by_path(Listener listener, const sockaddr_un& abstract_name) noexcept;
   void end_listener(const Endpoint& local, bool leave_to_others) noexcept;
   void end_listener(std::map<Key, Listener>::iterator it, bool leave_to_others) noexcept;
   void accept_some(Key key) noexcept;
@@ -135,12 +150,20 @@ class ShmTransport final : public Transport {
   void say_no(PromotionId id, const void* packet, std::size_t size) noexcept;
 
   Reason start(PromotionId id, const ConnectParams& params) noexcept;
+  // Connects `fd` to the socket that answers for the peer, under one name after the other.
+  Reason reach(int fd, const ConnectParams& params) noexcept;
+  // What the answer proves, as the connector is to find it.
+  Proof answer_proof(const Handshake& handshake, const SharedKey& key, const Hello& answer,
+                     std::uint32_t socket) noexcept;
   void on_answer(Handshakes::iterator it) noexcept;
   Reason check_answer(Handshake& handshake, ShmPacket& packet) noexcept;
   Reason check_sender(const Handshake& handshake, const ShmPacket& packet) noexcept;
   void take_back_hello(Handshake& handshake) noexcept;
   Reason build(Handshake& handshake, ShmSideIndex side) noexcept;
   void hand_over(Handshakes::iterator it) noexcept;
+  // Keeps the listener's end of a handshake that is over, until the connector has closed its own. False: it
+  // need not be kept, or cannot.
+  bool hold(Key key, Handshake& handshake) noexcept;
 
   void expire(std::int64_t now_ns) noexcept;
   void set_timer() noexcept;
@@ -150,6 +173,7 @@ class ShmTransport final : public Transport {
   TransportEvents& events_;
   PromotionId (*const next_id_)() noexcept;
   const OwnerOf owner_of_;
+  const char* const directory_;  // null: none
   const int epoll_fd_;
   const int timer_fd_;
   Key last_key_ = 0;
@@ -161,8 +185,9 @@ class ShmTransport final : public Transport {
 
 // Null and a reason when there are no descriptors or no memory. `events` outlives the transport;
 // `next_id` gives ids for incoming requests. `owner_of` is another one only where a test has no TCP
-// connections.
+// connections. `directory`, the rendezvous directory, outlives the transport; null: there is none.
 Transport* make_shm_transport(TransportEvents& events, PromotionId (*next_id)() noexcept,
-                              Reason& why, OwnerOf owner_of = tcp_socket_owner) noexcept;
+                              Reason& why, OwnerOf owner_of = tcp_socket_owner,
+                              const char* directory = nullptr) noexcept;
 
 }  // namespace ringroad

@@ -17,31 +17,46 @@ void ShmTransport::connect(PromotionId id, const ConnectParams& params) noexcept
   }
 }
 
-Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept {
-  if (!valid_ring_bytes(params.ring_bytes)) return Reason::kBadRequest;
-  if (foreign_closes_under_way() >= kMaxForeignCloses) return Reason::kNoDescriptors;
+Reason ShmTransport::reach(int fd, const ConnectParams& params) noexcept {
   const Endpoint& peer = params.tuple.remote;
-  int fd = sys::open_high(
-      [&] { return sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
-  if (fd < 0) return shm_reason_of(errno);
-  bool connected = false;
+  // Its answer could not be believed.
+  if (params.by_path && (directory_ == nullptr || !params.key.present)) return Reason::kOtherNamespace;
   int error = ECONNREFUSED;
   for (const ShmName kind : {ShmName::kExact, ShmName::kAny4, ShmName::kAny6}) {
-    if (kind != ShmName::kExact && params.redirected) break;
+    if (kind != ShmName::kExact && (params.redirected || params.by_path)) break;
     if (kind == ShmName::kAny4 && !peer.is_v4()) continue;
     sockaddr_un name;
     const socklen_t length = params.redirected
                                  ? make_shm_process_name(params.rendezvous.token, name)
                                  : make_shm_name(kind, peer, name);
-    connected = sys::connect(fd, reinterpret_cast<const sockaddr*>(&name), length) == 0;
-    error = connected ? 0 : errno;
+    sockaddr_un path;
+    if (!params.by_path) {
+      error = sys::connect(fd, reinterpret_cast<const sockaddr*>(&name), length) == 0 ? 0 : errno;
+    } else if (shm_directory::path_of(directory_, name, path)) {
+      error = shm_directory::connect(fd, path);
+    }
+    if (error == 0) return Reason::kNone;
     // Nobody under this name, or something that is not ours.
     if (error != ECONNREFUSED && error != EPROTOTYPE) break;
   }
-  if (!connected) {
+  if (error == EAGAIN) return Reason::kBusy;
+  if (error != ECONNREFUSED && error != EPROTOTYPE) return shm_reason_of(error);
+  if (params.by_path) return Reason::kOtherNamespace;
+  // Nobody can be asked here for a connection whose other end is elsewhere.
+  uid_t owner;
+  return owner_of_(params.tuple.reversed(), owner) == SocketOwner::kNotHere ? Reason::kOtherNamespace
+                                                                            : Reason::kPeerHasNoRingroad;
+}
+
+Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept {
+  if (!valid_ring_bytes(params.ring_bytes)) return Reason::kBadRequest;
+  if (foreign_closes_under_way() >= kMaxForeignCloses) return Reason::kNoDescriptors;
+  int fd = sys::open_high(
+      [&] { return sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
+  if (fd < 0) return shm_reason_of(errno);
+  if (const Reason why = reach(fd, params); why != Reason::kNone) {
     close_own(fd);
-    if (error == ECONNREFUSED || error == EPROTOTYPE) return Reason::kPeerHasNoRingroad;
-    return error == EAGAIN ? Reason::kBusy : shm_reason_of(error);
+    return why;
   }
 
   Handshake* handshake = add(Stage::kConnecting, fd);
@@ -51,6 +66,7 @@ Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept
   handshake->id = id;
   handshake->ring_bytes = params.ring_bytes;
   handshake->tuple = params.tuple;
+  handshake->by_path = params.by_path;
   handshake->deadline_ns = sys::now_ns() + kAnswerNs;
   handshake->memory = ShmMemory::create(params.ring_bytes, handshake->memfd, why);
   if (handshake->memory == nullptr) {
@@ -69,14 +85,14 @@ Reason ShmTransport::start(PromotionId id, const ConnectParams& params) noexcept
   hello.hello.ring_bytes = params.ring_bytes;
   hello.hello.nonce = params.nonce;
   hello.connector = ShmAddress::from(params.tuple.local);
-  hello.listener = ShmAddress::from(peer);
+  hello.listener = ShmAddress::from(params.tuple.remote);
   const int fds[2] = {handshake->memfd, handshake->own_event};
   // Without /proc the peer's eventfd could not be told from anything else.
   const unsigned count = adopt_wake_event(handshake->own_event) ? 2 : 1;
   handshake->key = params.key;
   handshake->connector = hello.hello;
   message.proof = make_proof(params.key, ProofOf::kRequest, hello.hello, {}, params.tuple);
-  error = send_shm_packet(fd, &message, message.proof != 0 ? sizeof message : sizeof hello, fds,
+  const int error = send_shm_packet(fd, &message, message.proof != 0 ? sizeof message : sizeof hello, fds,
                           count);
   close_own(handshake->memfd);
   if (error == 0) return Reason::kNone;
@@ -107,11 +123,13 @@ void ShmTransport::on_answer(Handshakes::iterator it) noexcept {
     return;
   }
   Reason why = check_answer(handshake, packet);
+  // Before the channel takes the socket over.
+  const std::uint32_t socket = handshake.by_path ? unix_peer_inode(handshake.fd) : 0;
+  if (why == Reason::kNone && handshake.by_path && socket == 0) why = Reason::kOtherNamespace;
   if (why == Reason::kNone) why = build(handshake, ShmSideIndex::kConnector);
   if (why == Reason::kNone) {
     const Hello& ours = handshake.connector;
-    const Proof wanted = make_proof(handshake.key, ProofOf::kAnswer, ours, handshake.answer,
-                                    handshake.tuple);
+    const Proof wanted = answer_proof(handshake, handshake.key, handshake.answer, socket);
     const Proof said = proof_behind(packet.data(), packet.size(), sizeof(Hello));
     if (!same_proof(said, wanted)) why = Reason::kWrongKey;
     handshake.channel->set_agreement(agreement_with(handshake.answer));
@@ -152,11 +170,20 @@ Reason ShmTransport::check_answer(Handshake& handshake, ShmPacket& packet) noexc
   return Reason::kNone;
 }
 
-// A listener answers for connections that it has accepted, so their sockets have a user by now.
+// A listener answers for connections that it has accepted, so their sockets have a user by now. Between
+// network namespaces it has proved a key.
 Reason ShmTransport::check_sender(const Handshake& handshake, const ShmPacket& packet) noexcept {
+  if (handshake.by_path) return Reason::kNone;
   uid_t owner;
-  if (!owner_of_(handshake.tuple.reversed(), owner)) return Reason::kPeerUnproven;
-  return packet.proves_user(owner);
+  switch (owner_of_(handshake.tuple.reversed(), owner)) {
+    case SocketOwner::kNamed:
+      return packet.proves_user(owner);
+    case SocketOwner::kUnnamed:
+      return Reason::kPeerUnproven;
+    case SocketOwner::kNotHere:
+      break;
+  }
+  return Reason::kOtherNamespace;
 }
 
 // The promotion is given up here. If the listener has its channel already, that must end now, and

@@ -15,12 +15,13 @@ namespace ringroad {
 namespace {
 
 constexpr int kAcceptsPerEvent = 16;
+constexpr unsigned kDeadLookedAt = 16;
 
 }  // namespace
 
 Reason ShmTransport::listen(const Endpoint& local) noexcept {
   for (auto& [key, listener] : listeners_) {
-    if (listener.any_address || listener.at != local) continue;
+    if (listener.any_address || listener.by_path() || listener.at != local) continue;
     ++listener.count;
     return Reason::kNone;
   }
@@ -29,6 +30,35 @@ Reason ShmTransport::listen(const Endpoint& local) noexcept {
   Listener listener;
   listener.at = local;
   return begin_listener(listener, &name, length);
+}
+
+Reason ShmTransport::listen_by_path(const Endpoint& local) noexcept {
+  if (directory_ == nullptr) return Reason::kNone;
+  Reason why = Reason::kNone;
+  try {
+    for (const Endpoint& at : shm_directory::reached_at(local)) {
+      const bool known = std::any_of(listeners_.begin(), listeners_.end(), [&](const auto& entry) {
+        return entry.second.by_path() && !entry.second.any_address && entry.second.at == at;
+      });
+      if (known) continue;
+      Listener listener;
+      listener.at = at;
+      listener.of = local;
+      sockaddr_un name;
+      make_shm_name(ShmName::kExact, at, name);
+      const Reason failed = begin_by_path(listener, name);
+      // What may pass comes before what does not.
+      if (failed != Reason::kNone && (why == Reason::kNone || failed == Reason::kBusy)) why = failed;
+    }
+  } catch (const std::bad_alloc&) {
+    why = Reason::kNoMemory;
+  }
+  return why;
+}
+
+Reason ShmTransport::begin_by_path(Listener listener, const sockaddr_un& abstract_name) noexcept {
+  if (!shm_directory::path_of(directory_, abstract_name, listener.path)) return Reason::kOtherNamespace;
+  return begin_listener(listener, &listener.path, sizeof listener.path);
 }
 
 Reason ShmTransport::adopt(const Endpoint& local, int fd) noexcept {
@@ -53,12 +83,17 @@ Reason ShmTransport::listen_alone(Rendezvous& out, int& fd) noexcept {
     return why;
   }
   fd = listeners_[last_key_].fd;
+  if (directory_ != nullptr) {
+    // Each process of a group that ended by a signal has left one.
+    shm_directory::remove_dead(directory_, kDeadLookedAt);
+    begin_by_path(listener, name);
+  }
   return Reason::kNone;
 }
 
 int ShmTransport::rendezvous_of(const Endpoint& local) const noexcept {
   for (const auto& [key, listener] : listeners_) {
-    if (!listener.any_address && listener.at == local) return listener.fd;
+    if (!listener.any_address && !listener.by_path() && listener.at == local) return listener.fd;
   }
   return -1;
 }
@@ -74,7 +109,13 @@ Reason ShmTransport::begin_listener(const Listener& listener, const sockaddr_un*
   if (fd < 0) return shm_reason_of(errno);
   const Key key = last_key_ + 1;
   Reason why = Reason::kNone;
-  if (name != nullptr && sys::bind(fd, reinterpret_cast<const sockaddr*>(name), length) != 0) {
+  std::uint64_t file = 0;
+  if (listener.by_path() && (why = shm_directory::bind(fd, listener.path, file)) != Reason::kNone) {
+    close_own(fd);
+    return why;
+  }
+  const bool binds = name != nullptr && !listener.by_path();
+  if (binds && sys::bind(fd, reinterpret_cast<const sockaddr*>(name), length) != 0) {
     why = errno == EADDRINUSE ? Reason::kBusy : shm_reason_of(errno);
   } else if ((name != nullptr && sys::listen(fd, kBacklog) != 0) ||
              !watch(EPOLL_CTL_ADD, fd, key, EPOLLIN)) {
@@ -84,6 +125,7 @@ Reason ShmTransport::begin_listener(const Listener& listener, const sockaddr_un*
       Listener& made = listeners_[key];
       made = listener;
       made.fd = fd;
+      made.file = file;
       last_key_ = key;
       return Reason::kNone;
     } catch (const std::bad_alloc&) {
@@ -92,14 +134,24 @@ Reason ShmTransport::begin_listener(const Listener& listener, const sockaddr_un*
   }
   unwatch(fd);
   if (listener.fd < 0) close_own(fd);
+  if (listener.by_path()) shm_directory::remove(listener.path, file);
   return why;
 }
 
 void ShmTransport::end_listener(const Endpoint& local, bool leave_to_others) noexcept {
   const auto it = std::find_if(listeners_.begin(), listeners_.end(), [&](const auto& entry) {
-    return !entry.second.any_address && entry.second.at == local;
+    return !entry.second.any_address && !entry.second.by_path() && entry.second.at == local;
   });
-  if (it != listeners_.end() && --it->second.count == 0) end_listener(it, leave_to_others);
+  if (it == listeners_.end() || --it->second.count != 0) return;
+  end_listener(it, leave_to_others);
+  // No other process shares those of the rendezvous directory.
+  for (auto path = listeners_.begin(); path != listeners_.end();) {
+    const auto next = std::next(path);
+    if (path->second.by_path() && !path->second.any_address && path->second.of == local) {
+      end_listener(path, false);
+    }
+    path = next;
+  }
 }
 
 void ShmTransport::end_listener(std::map<Key, Listener>::iterator it,
@@ -120,6 +172,7 @@ void ShmTransport::end_listener(std::map<Key, Listener>::iterator it,
     close_foreign_socket(fd);
   }
   if (!leave_to_others) sys::shutdown(it->second.fd, SHUT_RDWR);
+  if (it->second.by_path()) shm_directory::remove(it->second.path, it->second.file);
   close_own(it->second.fd);
   listeners_.erase(it);
 }
@@ -217,8 +270,10 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
       (listener.port != asked.at.port || (!asked.at.is_any() && listener != asked.at))) {
     return Reason::kAddressMismatch;
   }
+  // Between network namespaces the request proves a key.
+  handshake.by_path = asked.by_path();
   uid_t owner;
-  if (owner_of_({connector, listener}, owner)) {
+  if (!handshake.by_path && owner_of_({connector, listener}, owner) == SocketOwner::kNamed) {
     if (const Reason why = packet.proves_user(owner); why != Reason::kNone) return why;
   }
   handshake.memfd = packet.take_descriptor(0);
@@ -261,6 +316,7 @@ void ShmTransport::accept(PromotionId id, const AcceptParams& params) noexcept {
 // Everything that can fail for want of something is done before the answer goes.
 Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) noexcept {
   const FourTuple tuple = handshake.tuple.reversed();
+  if (handshake.by_path && !params.key.present) return Reason::kOtherNamespace;
   const Proof wanted = make_proof(params.key, ProofOf::kRequest, handshake.connector, {}, tuple);
   if (!same_proof(handshake.request, wanted)) return Reason::kWrongKey;
   Reason why = Reason::kNone;
@@ -270,6 +326,7 @@ Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) no
   const bool events = handshake.peer_event >= 0;
   if (events && (handshake.own_event = make_wake_event()) < 0) return shm_reason_of(errno);
   const int socket = handshake.fd;        // which the channel may take over
+  const std::uint32_t inode = handshake.by_path ? socket_inode(socket) : 0;
   const int event = handshake.own_event;  // and this
   why = build(handshake, ShmSideIndex::kListener);
   if (why != Reason::kNone) return why;
@@ -279,7 +336,7 @@ Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) no
   hello.tcp_port = handshake.tuple.local.port;
   hello.ring_bytes = handshake.ring_bytes;
   hello.nonce = params.nonce;
-  message.proof = make_proof(params.key, ProofOf::kAnswer, handshake.connector, hello, tuple);
+  message.proof = answer_proof(handshake, params.key, hello, inode);
   handshake.channel->set_agreement(agreement_with(handshake.connector));
   handshake.channel->set_switch_proof(
       make_proof(params.key, ProofOf::kSwitch, handshake.connector, hello, tuple));

@@ -41,9 +41,9 @@ std::uint16_t port_of(const Program& program) {
 }
 
 // A forger does not ask: the programs are of the user who runs the test.
-bool anybody(const FourTuple&, uid_t& owner) noexcept {
+SocketOwner anybody(const FourTuple&, uid_t& owner) noexcept {
   owner = getuid();
-  return true;
+  return SocketOwner::kNamed;
 }
 
 // A process that speaks the transport's protocol well, and has no business to.

@@ -1,0 +1,43 @@
+// The rendezvous directory: path sockets by which listeners answer to connectors of other network namespaces.
+//
+// A container mounts the directory, and its programs name it (RINGROAD_RENDEZVOUS_DIR). "10.0.0.2:3306" there
+// stands for that address and port; "process-0123..ef" for one process of a group. The directory's
+// permissions say who may ask and who may answer. Nothing is believed because of them: both ends prove a key
+// (protocol/proof.h).
+//
+// Thread rule: the agent thread's; no state. Errors: no call throws; errno is unspecified after one.
+#pragma once
+
+#include <sys/un.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "rsocket-core/net/endpoint.h"
+#include "rsocket-core/protocol/reason.h"
+
+namespace ringroad::shm_directory {
+
+// The path in `directory` that stands for an abstract name (shm_hello.h). False: it is too long,
+// or `directory` is not an absolute path.
+bool path_of(const char* directory, const sockaddr_un& abstract_name, sockaddr_un& out) noexcept;
+
+// Binds `fd` there, and lets every user ask who can reach the directory. What a dead process has left is
+// replaced, once it is two seconds old. `file` gets the inode number. kBusy: another process answers there,
+// or may be about to; kOtherNamespace: the directory takes no socket.
+Reason bind(int fd, const sockaddr_un& path, std::uint64_t& file) noexcept;
+// Takes the path away, if it is still that file.
+void remove(const sockaddr_un& path, std::uint64_t file) noexcept;
+// Connects `fd` to the socket there, never through a symbolic link. 0, or an errno; ECONNREFUSED also where
+// there is none, or none that this user may use.
+int connect(int fd, const sockaddr_un& path) noexcept;
+// Removes up to `most` sockets of dead processes of groups. Only those that this user may remove go.
+void remove_dead(const char* directory, unsigned most) noexcept;
+
+// The endpoints at which connectors of other network namespaces reach a listener that is bound to `local`:
+// itself, or one for each address of this namespace's interfaces. Neither loopback nor link-local ones. May
+// throw std::bad_alloc.
+std::vector<Endpoint> reached_at(const Endpoint& local);
+
+}  // namespace ringroad::shm_directory
