@@ -97,7 +97,7 @@ constexpr ReasonHelp kHelp[] = {
      "meanwhile. The stream retries after 1, 2, 4, 8, 16 s.",
      "nothing; a `ring` of more than 1 MiB never leaves for this"},
     {Reason::kOtherNamespace,
-     "It is in another container, on another host, or behind a service address. This is over shm only.",
+     "It is in another container or on another host, or its address is a service's. This is over shm only.",
      "in a container of the same host: RINGROAD_RENDEZVOUS_DIR and `key_file` at both ends, and the server's "
      "own address; else let `via` be `rdma` or `auto`"},
 };

@@ -69,6 +69,8 @@ class Squatter:
             except OSError:
                 return
             hello, _ = packet(connection)
+            if not hello:
+                continue
             if self._how == "reflect":
                 fields = list(HELLO.unpack_from(hello))
                 fields[2] = END.unpack_from(hello, HELLO.size + END.size)[2]

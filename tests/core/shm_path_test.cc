@@ -131,8 +131,9 @@ TEST_F(ShmPath, WithoutAKeyNeitherEndAnswersForTheOther) {
   ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
   EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace);
   EXPECT_TRUE(host.agent.requests.empty()) << "it was asked without a proof";
-  client.key = kOneKey;
-  const Agent::Refused refused = ask(client, host);
+  Node with_key(directory_.c_str());
+  with_key.key = kOneKey;
+  const Agent::Refused refused = ask(with_key, host);
   EXPECT_EQ(refused.reason, Reason::kPeerRefused);
   EXPECT_EQ(refused.peer_reason, Reason::kOtherNamespace);
 }
