@@ -40,7 +40,7 @@ class Host:
 
     def preload(self, container, key=True, rendezvous=True, messages=1, **keys):
         """The variables of a preloaded program there; `rendezvous`: True, False, or another directory."""
-        lines = ["version = 1", "[[rule]]", 'name = "containers"', 'subnet = "10.0.0.0/8"', 'port = ["1-65535"]',
+        lines = ["version = 1", "[[rule]]", 'name = "containers"', 'subnet = ["10.0.0.0/8", "fd77::/64"]', 'port = ["1-65535"]',
                  'via = "shm"', f"promote_after = {{ messages = {messages} }}"]
         lines += [f"{name} = {value}" for name, value in keys.items()]
         if key:
@@ -145,6 +145,17 @@ def test_two_containers_share_memory(host, program, address):
             assert client.line() == "connected"
             settle(host, client, asks, [answers])
             assert client.tell("bulk 5000000").startswith("same ")
+            end(server, client)
+
+
+def test_they_do_over_ipv6(host):
+    asks, answers = host.container("client"), host.container("server")
+    with talker(answers, "serve", "::", PORT, preload=host.preload(answers)) as server:
+        server.line()
+        with talker(asks, "ask", answers.address6, PORT, preload=host.preload(asks)) as client:
+            client.line()
+            settle(host, client, asks, [answers])
+            assert client.tell("bulk 1000000").startswith("same ")
             end(server, client)
 
 

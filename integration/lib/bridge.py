@@ -80,6 +80,7 @@ class Container(Namespaces):
         super().__init__(unmapped)
         self.user_outside = UNMAPPED_USER if unmapped else os.geteuid()
         self.name = name
+        self.address6 = None
         self.address = network.add(self)
         self.directory = Path(directory) / name
         self.runtime = self.directory / "runtime"
@@ -131,7 +132,9 @@ class Network:
                           container.pid)
         self.host.network("ip", "link", "set", f"veth{number}", "master", "bridge", "up")
         address = f"10.77.0.{number}"
-        for words in (["addr", "add", f"{address}/24", "dev", "eth0"], ["link", "set", "eth0", "up"],
+        container.address6 = f"fd77::{number}"
+        for words in (["addr", "add", f"{address}/24", "dev", "eth0"],
+                      ["addr", "add", f"{container.address6}/64", "dev", "eth0", "nodad"], ["link", "set", "eth0", "up"],
                       ["route", "add", "default", "via", BRIDGE]):
             container.network("ip", *words)
         return address

@@ -24,9 +24,9 @@ PromotionId next_id() noexcept {
   return ++last;
 }
 
-bool this_user(const FourTuple&, uid_t& owner) noexcept {
+SocketOwner this_user(const FourTuple&, uid_t& owner) noexcept {
   owner = geteuid();
-  return true;
+  return SocketOwner::kNamed;
 }
 
 // Accepts whatever it is asked, and notes what came of it.
