@@ -26,7 +26,7 @@ class SegmentPlaces : public testing::Test {
     make_segment(folder_);
     hand_over(folder_, pid, [&](stats::SegmentHeader& header) { header.pid_namespace = pid_namespace; });
     const std::string name = std::to_string(pid) + "-" + std::to_string(pid_namespace);
-    EXPECT_EQ(rename(folder_.file(std::to_string(pid)).c_str(), folder_.file(name).c_str()), 0);
+    EXPECT_EQ(rename(own_segment(folder_).c_str(), folder_.file(name).c_str()), 0);
     return name;
   }
 

@@ -19,6 +19,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/file_name_here.h"
+
 namespace ringroad::cli {
 namespace {
 
@@ -76,11 +78,11 @@ std::unique_ptr<stats::Segment> make_segment(const TempFolder& folder, const cha
   return segment;
 }
 
-std::string own_segment(const TempFolder& folder) { return folder.file(std::to_string(getpid())); }
+std::string own_segment(const TempFolder& folder) { return folder.file(test::file_name_here(getpid())); }
 
 void hand_over(const TempFolder& folder, pid_t pid,
                const std::function<void(stats::SegmentHeader&)>& change) {
-  const std::string path = folder.file(std::to_string(pid));
+  const std::string path = folder.file(test::file_name_here(pid));
   require(pid == getpid() || rename(own_segment(folder).c_str(), path.c_str()) == 0, "rename");
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   require(fd >= 0, "open");

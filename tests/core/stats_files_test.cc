@@ -20,6 +20,7 @@
 #include "rsocket-core/process/control_socket.h"
 #include "rsocket-core/stats/file_name.h"
 #include "rsocket-core/stats/stats.h"
+#include "tests/file_name_here.h"
 
 namespace ringroad::stats {
 namespace {
@@ -51,7 +52,7 @@ class StatsFiles : public ::testing::Test {
       ::raise(SIGKILL);
     }
     ::waitpid(child, nullptr, 0);
-    return std::to_string(child);
+    return test::file_name_here(child);
   }
 
   std::string directory_;
@@ -90,9 +91,10 @@ TEST_F(StatsFiles, OfTheDeadAreRemovedWithWhatStandsBesideThem) {
   ASSERT_NE(own, nullptr);
   const std::string dead = killed();
   ASSERT_EQ(names(),
-            (std::set<std::string>{std::to_string(::getpid()), dead, dead + control::kSuffix + kRandom}));
+            (std::set<std::string>{test::file_name_here(::getpid()), dead,
+                                   dead + control::kSuffix + kRandom}));
   remove_files_of_the_dead(directory_.c_str(), 0);
-  EXPECT_EQ(names(), std::set<std::string>{std::to_string(::getpid())});
+  EXPECT_EQ(names(), std::set<std::string>{test::file_name_here(::getpid())});
 }
 
 TEST_F(StatsFiles, OfTheDeadStayForAWhileToShowWhatTheyDidLast) {

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "rsocket-core/stats/stats.h"
+#include "tests/file_name_here.h"
 
 #ifdef __SANITIZE_THREAD__
 // It takes a descriptor that is closed while others use it for a race: here that is the purpose. Those
@@ -107,7 +108,7 @@ class Race {
 };
 
 std::uint64_t promoted() {
-  const std::string path = directory + "/" + std::to_string(::getpid());
+  const std::string path = directory + "/" + file_name_here(::getpid());
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
   void* page = ::mmap(nullptr, sizeof(stats::SegmentHeader), PROT_READ, MAP_SHARED, fd, 0);

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,8 +13,10 @@
 #include <thread>
 #include <vector>
 
+#include "cli/operator_request.h"
 #include "cli/segment_reader.h"
 #include "rsocket-core/process/control_socket.h"
+#include "tests/file_name_here.h"
 #include "tests/preload/drivers/forking_fixture.h"
 
 namespace ringroad::test {
@@ -95,8 +96,8 @@ TEST_F(ForkingTest, AChildThatUsesNoConnectionMakesNoStatisticsFile) {
     }
     return names;
   };
-  const std::set<std::string> both = {std::to_string(process),
-                                      std::to_string(client.program->pid())};
+  const std::set<std::string> both = {file_name_here(process),
+                                      file_name_here(client.program->pid())};
   EXPECT_EQ(files(), both);
   server->write("\n");
   ASSERT_TRUE(server->wait_for("forked.\n", kTimeoutMs));
@@ -143,19 +144,8 @@ TEST_F(EagerForkingTest, WhatAnOperatorAskedForHoldsForTheProgramThatTheProcessB
     return true;
   };
   ASSERT_TRUE(talk_until([](const auto& s) { return s.state == State::kOnChannel; }));
-  control::Request request;
-  request.mode = static_cast<std::uint16_t>(control::Mode::kTcp);
-  request.serial = 1;
-  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  const std::string path =
-      directory_.path() + "/run/" + std::to_string(client.pid()) + control::kSuffix;
-  ASSERT_LT(path.size(), sizeof to.sun_path);
-  path.copy(to.sun_path, path.size());
-  ASSERT_EQ(::sendto(socket, &request, sizeof request, 0, reinterpret_cast<sockaddr*>(&to), sizeof to),
-            static_cast<ssize_t>(sizeof request));
-  ::close(socket);
+  std::string why;
+  ASSERT_TRUE(cli::ask(directory_.path() + "/run", client.pid(), control::Mode::kTcp, 1, why)) << why;
   const auto kept = [](const auto& s) { return s.reason == Reason::kOperator; };
   ASSERT_TRUE(talk_until(kept));
   client.write("become\n");
