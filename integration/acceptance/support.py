@@ -71,6 +71,11 @@ class Host:
         return next((process for process in json.loads(done.stdout)["processes"]
                      if process["pid"] == pid), None)
 
+    def file_of(self, pid):
+        """The statistics file of a process of this pid namespace, which need not be the initial one."""
+        inside = self.runtime / f"{pid}-{os.stat('/proc/self/ns/pid').st_ino}"
+        return inside if inside.exists() else self.runtime / str(pid)
+
     def streams(self, pid):
         return (self.ss(pid) or {}).get("streams", [])
 

@@ -226,7 +226,7 @@ def test_a_process_that_cannot_be_shown_is_told_with_the_reason(host):
             assert done.returncode == 2 and '"4x" is not a process number' in done.stderr
             done = run(host, *command, "dport", "x")
             assert done.returncode == 2 and '"x" is no port' in done.stderr
-        path = host.runtime / str(crowd.server.pid)
+        path = host.file_of(crowd.server.pid)
         if os.geteuid() == 0:
             for directory in (host.directory, *list(host.directory.parents)[:-2]):
                 directory.chmod(0o755)
