@@ -20,8 +20,10 @@ def test_latencies():
         "median_us": 3301.28, "mean_us": 3148.21, "p99_us": 7953.19, "p99.9_us": 10011.30}
 
 
-def test_bandwidth():
-    assert perftest.parse(printed("write_bw")) == {"mib_per_s": 34.04, "million_per_s": 0.000545}
+@pytest.mark.parametrize("unit", ["MB/sec", "MiB/sec"])
+def test_bandwidth(unit):
+    text = printed("write_bw").replace("MB/sec", unit)
+    assert perftest.parse(text) == {"mib_per_s": 34.04, "million_per_s": 0.000545}
 
 
 @pytest.mark.parametrize("cut", ["#bytes", " 64 "])

@@ -56,8 +56,8 @@ def packets_cross():
             listening = ("rdma", "resource", "show", "cm_id")
             support.wait_for(lambda: HOST in subprocess.run(listening, capture_output=True, text=True,
                                                             check=True).stdout, "rping to listen")
-            done = subprocess.run([*IN_POD, "rping", "-c", "-a", HOST, "-C", "1"], capture_output=True,
-                                  check=False, timeout=RPING_S)
+            done = subprocess.run([*IN_POD, "timeout", str(RPING_S), "rping", "-c", "-a", HOST, "-C", "1"],
+                                  capture_output=True, check=False)
             return done.returncode == 0
         finally:
             server.kill()
