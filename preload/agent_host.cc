@@ -34,6 +34,10 @@ bool ProcessHost::allows(Role role, const FourTuple& tuple) noexcept {
   return policy_lookup::allows(role, tuple);
 }
 
+SharedKey ProcessHost::key_for(const FourTuple& accepted) noexcept {
+  return policy_lookup::key_for(accepted);
+}
+
 unsigned ProcessHost::max_channels() noexcept { return policy_lookup::max_channels(); }
 
 bool ProcessHost::materialise(Deferred which, const Endpoint& remote) noexcept {

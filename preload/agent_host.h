@@ -19,6 +19,7 @@ class ProcessHost final : public AgentHost {
   void take_policy_events(int watch_fd) noexcept override;
   bool reload_policy(int watch_fd) noexcept override;
   bool allows(Role role, const FourTuple& tuple) noexcept override;
+  SharedKey key_for(const FourTuple& accepted) noexcept override;
   unsigned max_channels() noexcept override;
   // Also called by a thread that forks or gives the process to the kernel.
   bool materialise(Deferred which, const Endpoint& remote) noexcept override;

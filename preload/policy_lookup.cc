@@ -45,6 +45,12 @@ const policy::Settings* rule_of(Role role, const Endpoint& local,
   return rule == nullptr || rule->via == policy::Via::kTcp ? nullptr : rule;
 }
 
+SharedKey key_for(const FourTuple& accepted) noexcept {
+  const policy::Settings* const rule = rule_of(Role::kAccept, accepted.local, accepted.remote);
+  if (rule == nullptr || rule->key.empty()) return {};
+  return SharedKey::of(rule->key.data(), rule->key.size());
+}
+
 void configure(const policy::Settings& rule, StreamConfig& config) noexcept {
   config = StreamConfig{};
   copy_text(config.rule, sizeof config.rule, rule.name.c_str());

@@ -16,9 +16,10 @@ const policy::Settings* rule_of(Role role, const Endpoint& local,
 void configure(const policy::Settings& rule, StreamConfig& config) noexcept;
 // Whether any accepted connection of a listener at `local` might be let off, and over what.
 bool may_accept(const Endpoint& local, bool& via_shm, bool& via_rdma) noexcept;
-// AgentHost::allows and max_channels: by the policy that holds now, also where every stream is the
+// AgentHost::allows, key_for and max_channels: by the policy that holds now, also where every stream is the
 // kernel's.
 bool allows(Role role, const FourTuple& tuple) noexcept;
+SharedKey key_for(const FourTuple& accepted) noexcept;
 unsigned max_channels() noexcept;
 
 }  // namespace ringroad::preload::policy_lookup

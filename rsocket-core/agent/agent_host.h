@@ -53,6 +53,8 @@ class AgentHost {
   virtual bool reload_policy(int /*watch_fd*/) noexcept { return false; }
   // Whether the policy that holds lets the connection off TCP. Any thread.
   virtual bool allows(Role /*role*/, const FourTuple& /*tuple*/) noexcept { return true; }
+  // The key that the policy names for an accepted connection. Agent thread.
+  virtual SharedKey key_for(const FourTuple& /*accepted*/) noexcept { return {}; }
   // How many channels the process may have, by the policy that holds. Agent thread.
   virtual unsigned max_channels() noexcept { return ChannelBudget::kUsualLimit; }
 

@@ -10,8 +10,27 @@
 
 namespace ringroad {
 
+// A stranger would otherwise have a stream leave its channel, a listener end, or the places of others.
+Reason PromotionBroker::why_unproven(const PromotionRequest& request) noexcept {
+  if (!request.by_path) return Reason::kNone;
+  const auto is_proven_by = [&](const SharedKey& key) noexcept {
+    return key.present && same_proof(request.proof, make_proof(key, ProofOf::kRequest, request.connector, {},
+                                                               request.tuple.reversed()));
+  };
+  const SharedKey key = host_.key_for(request.tuple);
+  if (is_proven_by(key)) return Reason::kNone;
+  // The policy may have been edited since the stream was made.
+  const AgentStreamPtr stream = streams_.accepted(request.tuple);
+  if (stream != nullptr && is_proven_by(stream->config().key)) return Reason::kNone;
+  return key.present ? Reason::kWrongKey : Reason::kOtherNamespace;
+}
+
 void PromotionBroker::on_request(Transport& transport, PromotionId id,
                                  const PromotionRequest& request) noexcept {
+  if (const Reason why = why_unproven(request); why != Reason::kNone) {
+    transport.refuse(id, why);
+    return;
+  }
   const Look look = look_up(transport, id, request, false);
   if (look == Look::kAnswered) return;
   // accept() may not have returned yet, here or in another process of the group. Or a process that has

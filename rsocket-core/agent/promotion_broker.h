@@ -156,6 +156,8 @@ class PromotionBroker {
   void stop_waiting_for_quota(std::int64_t now_ns) noexcept;
 
   // ---- pending_requests.cc
+  // Why nothing is done for a request; kNone: it proves a key, where it has to.
+  Reason why_unproven(const PromotionRequest& request) noexcept;
   // Answers if the request can be answered now; at the `last` look in any case.
   Look look_up(Transport& transport, PromotionId id, const PromotionRequest& request,
                bool last) noexcept;

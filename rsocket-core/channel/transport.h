@@ -51,6 +51,10 @@ struct PromotionRequest {
                     // the transport saw, not those that the peer claims
   Nonce peer_nonce{};
   std::uint32_t ring_bytes = 0;
+  // Perhaps from another network namespace: it came by path, where nobody is known before a key is proved.
+  bool by_path = false;
+  Hello connector;  // by path, as sent
+  Proof proof = 0;  // and what came behind it
 };
 
 class Transport;
@@ -141,7 +145,7 @@ struct VerbsHost {
   void (*release_fd)(int fd) noexcept;
   void (*recover_also_by)(bool (*recover)(const siginfo_t* info, void* context) noexcept) noexcept;
 };
-inline constexpr std::uint32_t kVerbsAbi = 10;
+inline constexpr std::uint32_t kVerbsAbi = 11;
 inline constexpr const char* kVerbsEntryPoint = "ringroad_verbs_transport";
 using VerbsEntryPoint = Transport* (*)(const VerbsHost& host, Reason* why) noexcept;
 

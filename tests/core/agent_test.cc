@@ -138,6 +138,7 @@ class TestHost final : public AgentHost {
     return made;
   }
   stats::Segment* segment() noexcept override { return statistics; }
+  SharedKey key_for(const FourTuple&) noexcept override { return SharedKey::of("one", 3); }
 
   stats::Segment* statistics = nullptr;
   std::atomic<ToldTransport*> made{nullptr};  // on the agent's thread
@@ -342,6 +343,33 @@ TEST_F(AgentTest, AClosedListenerLeavesItsAddressToTheOneThatListensThereNow) {
   EXPECT_TRUE(transport().wait_no_answers_for(listener));
   ASSERT_FALSE(transport().refused().empty());
   EXPECT_EQ(transport().refused().back(), std::make_pair(id, Reason::kBusy));
+}
+
+TEST_F(AgentTest, ARequestByPathThatProvesNoKeyEndsNoListenerAndTakesNoPlace) {
+  Stream& stream = open(Role::kAccept);
+  const Endpoint listener = stream.tuple().local;
+  process_.agent->listen(listener, false, true);
+  process_.agent->unlisten(listener);
+  PromotionRequest request{};
+  request.tuple = stream.tuple();
+  ++request.tuple.remote.port;
+  request.by_path = true;
+  const auto ask = [&](const SharedKey& key) {
+    request.proof = make_proof(key, ProofOf::kRequest, request.connector, {}, request.tuple.reversed());
+    const PromotionId id = Agent::next_promotion_id();
+    transport().tell([&, id] { transport().events.on_request(transport(), id, request); });
+    settle();
+    return id;
+  };
+  for (const SharedKey& key : {SharedKey{}, SharedKey::of("two", 3)}) {
+    const PromotionId id = ask(key);
+    ASSERT_FALSE(transport().refused().empty());
+    EXPECT_EQ(transport().refused().back(), std::make_pair(id, Reason::kWrongKey)) << "at once";
+    EXPECT_TRUE(transport().answers_for(listener));
+  }
+  const PromotionId id = ask(SharedKey::of("one", 3));
+  EXPECT_EQ(transport().refused().back(), std::make_pair(id, Reason::kBusy));
+  EXPECT_TRUE(transport().wait_no_answers_for(listener));
 }
 
 TEST_F(AgentTest, AStreamThatIsAskedForTwiceHasOneRequest) {

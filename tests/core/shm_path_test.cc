@@ -8,9 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "rsocket-core/base/sys.h"
@@ -210,6 +213,35 @@ TEST_F(ShmPath, AnAnswerThatAProcessBetweenTheEndsPassesOnIsNotBelieved) {
   }
 }
 
+// The places of requests that wait for their connection are few.
+TEST_F(ShmPath, ARequestThatIsReplayedTakesOnePlace) {
+  Node host(directory_.c_str());
+  Node client(other_directory_.c_str());
+  host.key = client.key = kOneKey;
+  ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  Squatter squatter(other_directory_ + "/" + kName);
+  client.connect(kServer, kOther);
+  ShmPacket hello;
+  squatter.take(hello);
+  const int memory = hello.take_descriptor(0);
+  int replays[2];
+  for (int& replay : replays) {
+    replay = sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const sockaddr_un name = at(path());
+    ASSERT_EQ(sys::connect(replay, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+    ASSERT_EQ(send_shm_packet(replay, hello.data(), hello.size(), &memory, 1), 0);
+    ASSERT_TRUE(run_until({host.transport.get()}, [&] { return !host.agent.requests.empty(); }));
+    host.transport->dispatch();
+  }
+  EXPECT_EQ(host.agent.requests.size(), 1U);
+  ShmPacket answer;
+  ASSERT_EQ(answer.receive(replays[1]), ShmPacket::Got::kPacket);
+  EXPECT_EQ(parse_refusal(answer.data(), answer.size()), Reason::kForged);
+  sys::close_quietly(memory);
+  for (const int replay : replays) sys::close_quietly(replay);
+}
+
 TEST_F(ShmPath, ARequestForAnotherAddressThanThePathsIsRefused) {
   Node host(directory_.c_str());
   host.key = kOneKey;
@@ -248,6 +280,61 @@ TEST_F(ShmPath, WhatADeadProcessHasLeftIsReplaced) {
   EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kBusy);
   ASSERT_EQ(::utimensat(AT_FDCWD, path().c_str(), long_ago, 0), 0);
   EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+}
+
+// The host's clock was wrong when it was made, or its maker has chosen the time.
+TEST_F(ShmPath, WhatADeadProcessHasLeftIsReplacedThoughItSaysThatItIsNewerThanNow) {
+  { const Squatter dead(path()); }
+  const time_t later = ::time(nullptr) + 3600;
+  const timespec to_come[2] = {{later, 0}, {later, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path().c_str(), to_come, 0), 0);
+  Node host(directory_.c_str());
+  ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
+  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+}
+
+TEST_F(ShmPath, StaysForTheOtherListenerThatIsReachedThere) {
+  const Endpoint any6 = v6(in6addr_any, test_port());
+  const Endpoint any4 = v4(INADDR_ANY, test_port());
+  const std::vector<Endpoint> reached = shm_directory::reached_at(any4);
+  if (reached.empty()) GTEST_SKIP() << "no address but loopback";
+  const std::string here = directory_ + "/" + reached.front().to_string();
+  Node host(directory_.c_str());
+  for (const Endpoint& at : {any6, any4}) {
+    ASSERT_EQ(host.transport->listen(at), Reason::kNone);
+    ASSERT_EQ(host.transport->listen_by_path(at), Reason::kNone);
+  }
+  host.transport->unlisten(any6);
+  EXPECT_TRUE(std::filesystem::exists(here));
+  host.transport->unlisten(any4);
+  EXPECT_FALSE(std::filesystem::exists(here));
+}
+
+// It can connect as fast as the agent's thread accepts.
+TEST_F(ShmPath, EndsAlthoughAStrangerGoesOnConnecting) {
+  Node host(directory_.c_str());
+  ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  std::atomic<bool> ended{false};
+  std::atomic<int> let_in{0};
+  const sockaddr_un name = at(path());
+  std::vector<std::thread> strangers;
+  for (int i = 0; i < 3; ++i) {
+    strangers.emplace_back([&] {
+      while (!ended) {
+        const int fd = sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (sys::connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0) ++let_in;
+        sys::close_quietly(fd);
+      }
+    });
+  }
+  while (let_in < ShmTransport::kBacklog) std::this_thread::yield();
+  const int before = let_in;
+  host.transport->unlisten(kServer);
+  const int meanwhile = let_in - before;
+  ended = true;
+  for (std::thread& stranger : strangers) stranger.join();
+  EXPECT_LT(meanwhile, 2 * ShmTransport::kBacklog);
 }
 
 TEST_F(ShmPath, WhatIsNoSocketStays) {

@@ -58,7 +58,9 @@ bool is_dead(const sockaddr_un& path) noexcept {
   sys::call(SYS_fstat, there, &facts);
   sys::call(SYS_clock_gettime, CLOCK_REALTIME, &now);
   bool dead = false;
-  if (now.tv_sec - facts.st_mtim.tv_sec >= 2) {
+  // One that is newer than now is from before the clock was set, or says what it likes.
+  const auto age = now.tv_sec - facts.st_mtim.tv_sec;
+  if (age >= 2 || age < 0) {
     const int fd = open_socket();
     dead = fd >= 0 && connect_to_opened(fd, there) == ECONNREFUSED;
     if (fd >= 0) sys::close_quietly(fd);
@@ -149,14 +151,15 @@ Reason bind(int fd, const sockaddr_un& path, std::uint64_t& file) noexcept {
   if (!bound) return errno == ENOMEM ? Reason::kNoMemory : Reason::kOtherNamespace;
   // The program's umask may have kept others out. Only what was opened: another may stand there by now.
   const int there = open_path(path.sun_path);
-  if (there < 0) return Reason::kNoDescriptors;
   struct stat facts{};
-  const bool is_own = sys::call(SYS_fstat, there, &facts) == 0 &&
+  const bool is_own = there >= 0 && sys::call(SYS_fstat, there, &facts) == 0 &&
                       facts.st_uid == static_cast<uid_t>(sys::call(SYS_geteuid));
   const bool open_to_all = is_own && sys::call(SYS_fchmodat, AT_FDCWD, ProcPath(there).text, 0666) == 0;
-  sys::close_quietly(there);
+  if (there >= 0) sys::close_quietly(there);
   file = facts.st_ino;
-  return open_to_all ? Reason::kNone : Reason::kOtherNamespace;
+  if (open_to_all) return Reason::kNone;
+  sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);  // or the next try finds a socket there
+  return there < 0 ? Reason::kNoDescriptors : Reason::kOtherNamespace;
 }
 
 void remove(const sockaddr_un& path, std::uint64_t file) noexcept {

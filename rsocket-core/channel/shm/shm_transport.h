@@ -141,11 +141,14 @@ class ShmTransport final : public Transport {
   Reason begin_by_path(Listener listener, const sockaddr_un& abstract_name) noexcept;
   void end_listener(const Endpoint& local, bool leave_to_others) noexcept;
   void end_listener(std::map<Key, Listener>::iterator it, bool leave_to_others) noexcept;
+  // Whether the program has another listener there, with which `path` ends from now on.
+  bool leave_to_another_listener(Listener& path) noexcept;
   void accept_some(Key key) noexcept;
   void make_room_for_silent(Key listener) noexcept;
   void on_listener_side(Handshakes::iterator it) noexcept;
   void on_hello(Handshakes::iterator it, ShmPacket& packet) noexcept;
   Reason check_hello(Handshake& handshake, ShmPacket& packet, PromotionRequest& request) noexcept;
+  bool waits_already(const Nonce& nonce) const noexcept;
   Reason answer(Handshake& handshake, const AcceptParams& params) noexcept;
   void say_no(PromotionId id, const void* packet, std::size_t size) noexcept;
 

@@ -147,11 +147,24 @@ void ShmTransport::end_listener(const Endpoint& local, bool leave_to_others) noe
   // No other process shares those of the rendezvous directory.
   for (auto path = listeners_.begin(); path != listeners_.end();) {
     const auto next = std::next(path);
-    if (path->second.by_path() && !path->second.any_address && path->second.of == local) {
+    if (path->second.by_path() && !path->second.any_address && path->second.of == local &&
+        !leave_to_another_listener(path->second)) {
       end_listener(path, false);
     }
     path = next;
   }
+}
+
+// As "0.0.0.0:80" and "[::]:80" are both reached at "10.0.0.2:80".
+bool ShmTransport::leave_to_another_listener(Listener& path) noexcept {
+  for (const auto& [key, other] : listeners_) {
+    if (other.any_address || other.by_path() || other.at.port != path.at.port) continue;
+    const bool any = other.at.is_any() && (!other.at.is_v4() || path.at.is_v4());
+    if (!any && other.at != path.at) continue;
+    path.of = other.at;
+    return true;
+  }
+  return false;
 }
 
 void ShmTransport::end_listener(std::map<Key, Listener>::iterator it,
@@ -165,13 +178,16 @@ void ShmTransport::end_listener(std::map<Key, Listener>::iterator it,
     handshake = next;
   }
   unwatch(it->second.fd);
+  // First, so that no more come.
+  if (!leave_to_others) sys::shutdown(it->second.fd, SHUT_RDWR);
   // The connections that wait to be accepted go with it, and may hold anything. Others might have
   // answered them, but perhaps there are none.
-  for (int fd; (fd = sys::accept4(it->second.fd, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+  for (int i = 0; i <= kBacklog; ++i) {
+    const int fd = sys::accept4(it->second.fd, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd < 0) break;
     receive_credentials(fd);
     close_foreign_socket(fd);
   }
-  if (!leave_to_others) sys::shutdown(it->second.fd, SHUT_RDWR);
   if (it->second.by_path()) shm_directory::remove(it->second.path, it->second.file);
   close_own(it->second.fd);
   listeners_.erase(it);
@@ -272,6 +288,7 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
   }
   // Between network namespaces the request proves a key.
   handshake.by_path = asked.by_path();
+  if (handshake.by_path && waits_already(hello.hello.nonce)) return Reason::kForged;
   uid_t owner;
   if (!handshake.by_path && owner_of_({connector, listener}, owner) == SocketOwner::kNamed) {
     if (const Reason why = packet.proves_user(owner); why != Reason::kNone) return why;
@@ -297,7 +314,17 @@ Reason ShmTransport::check_hello(Handshake& handshake, ShmPacket& packet,
   request.tuple = handshake.tuple;
   request.peer_nonce = hello.hello.nonce;
   request.ring_bytes = hello.hello.ring_bytes;
+  request.by_path = handshake.by_path;
+  request.connector = handshake.connector;
+  request.proof = handshake.request;
   return Reason::kNone;
+}
+
+// Each promotion has a nonce of its own, so the request is a copy that somebody has seen pass.
+bool ShmTransport::waits_already(const Nonce& nonce) const noexcept {
+  return std::any_of(handshakes_.begin(), handshakes_.end(), [&](const auto& entry) {
+    return entry.second.stage == Stage::kRequested && entry.second.peer_nonce == nonce;
+  });
 }
 
 void ShmTransport::accept(PromotionId id, const AcceptParams& params) noexcept {
