@@ -191,7 +191,9 @@ void report_header(const SegmentHeader& header, ProcessReport& out) {
   out.channels_given_back = header.channels_given_back.load(std::memory_order_relaxed);
   out.operator_serial = header.operator_serial.load(std::memory_order_relaxed);
   out.control_suffix = text_of(header.control_suffix);
-  if (out.control_suffix.find('/') != std::string::npos) out.control_suffix.clear();
+  // Behind the name "47" the suffix "11.control" would lead to another process' socket.
+  const bool is_beside = out.control_suffix.starts_with(control::kSuffix);
+  if (!is_beside || out.control_suffix.find('/') != std::string::npos) out.control_suffix.clear();
   out.closed = traffic_of(header.closed.traffic);
   out.closed_measures = measures_of(header.closed);
   out.streams_opened = header.streams_opened.load(std::memory_order_relaxed);

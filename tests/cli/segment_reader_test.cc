@@ -138,6 +138,20 @@ TEST(SegmentReader, TheHeaderComesBack) {
   EXPECT_EQ(process.promotions_refused[static_cast<unsigned>(Reason::kMemlock)], 2U);
 }
 
+// "47" and "11.control" would be the socket of process 4711, which root asks for another.
+TEST(SegmentReader, ASuffixThatWouldLeadToAnotherProcessIsNotBelieved) {
+  const TempFolder folder;
+  const auto segment = make_segment(folder);
+  for (const char* suffix : {"11.control", "/../11.control", ".control/../1.control", "1"}) {
+    std::snprintf(segment->header().control_suffix, control::kSuffixBytes, "%s", suffix);
+    EXPECT_EQ(read_own(folder).control_suffix, "") << suffix;
+  }
+  for (const char* suffix : {".control", ".control.0123456789abcdef"}) {
+    std::snprintf(segment->header().control_suffix, control::kSuffixBytes, "%s", suffix);
+    EXPECT_EQ(read_own(folder).control_suffix, suffix);
+  }
+}
+
 TEST(SegmentReader, TheChannelIsTheCarrierOnlyWhileItCarriesSomething) {
   StreamReport stream;
   stream.channel.carrier = Carrier::kShm;
