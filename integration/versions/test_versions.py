@@ -4,6 +4,7 @@ guest/versions.py has the same over RDMA.
 """
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -20,6 +21,7 @@ COUNT = 20
 ANSWER_S = 60
 RULE = {"promote_after": "{ messages = 2 }"}
 PAIRS = [("previous", "today"), ("today", "previous")]
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # of every host
 
 
 @pytest.fixture(name="builds", scope="module")
@@ -42,6 +44,14 @@ class Side:
 
     def line(self):
         return self.talker.line(processes.patient(ANSWER_S))
+
+
+def for_a_look(builds):
+    """Whose command looks: the previous one knows no file of today's library in a container."""
+    inside = os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE
+    if inside:
+        print("not in the initial pid namespace: the previous version's command was not tried")
+    return [builds["today"]] if inside else list(builds.values())
 
 
 def command(build, *words):
@@ -83,7 +93,7 @@ class Pair:
         def all_are():
             self.do(f"ask {questions}", 100 * questions)
             return all(carriers(build, self.host, side.pid) == [carrier] * self.count
-                       for build in self.builds.values() for side in (self.server, self.client))
+                       for build in for_a_look(self.builds) for side in (self.server, self.client))
         support.wait_for(all_are, f"all streams to be on {carrier}", 60)
 
     def do(self, line, bytes_each):
@@ -95,7 +105,7 @@ class Pair:
 
     def are_moved_by_either_command(self):
         self.are_on(self.carrier)
-        for build in self.builds.values():
+        for build in for_a_look(self.builds):
             for side in (self.server, self.client):
                 self.set(build, side.pid, "tcp")
                 self.are_on("tcp")
