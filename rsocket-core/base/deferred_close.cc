@@ -18,7 +18,8 @@ constexpr int kMaxMessages = 16;
 constexpr std::size_t kStackBytes = 64 * 1024;
 
 // Zero-initialised, so usable at any time; without locks, so not to be found locked after a fork.
-std::atomic<int> waiting[kMaxWaiting];  // descriptor + 1; 0: free
+// Descriptor + 1, below zero where it is an own socket with messages; 0: free.
+std::atomic<int> waiting[kMaxWaiting];
 std::atomic<int> unfinished{0};         // waiting, or being closed
 std::atomic<int> threads{0};
 std::atomic<pid_t> owner{0};
@@ -33,10 +34,10 @@ void forget_parent() noexcept {
   threads.store(0);
 }
 
-bool put(int fd) noexcept {
+bool put(int value) noexcept {
   for (std::atomic<int>& slot : waiting) {
     int free = 0;
-    if (slot.compare_exchange_strong(free, fd + 1)) return true;
+    if (slot.compare_exchange_strong(free, value)) return true;
   }
   return false;
 }
@@ -45,9 +46,16 @@ int take() noexcept {
   for (std::atomic<int>& slot : waiting) {
     if (slot.load() == 0) continue;
     const int value = slot.exchange(0);
-    if (value != 0) return value - 1;
+    if (value != 0) return value;
   }
-  return -1;
+  return 0;
+}
+
+// What is unread when a socket closes has its peer lose what it has not read yet: an answer.
+void take_messages(int socket) noexcept {
+  char byte;
+  for (int i = 0; i < kMaxMessages && sys::recv(socket, &byte, 1, MSG_DONTWAIT) > 0; ++i) {
+  }
 }
 
 // A place among the threads.
@@ -58,20 +66,21 @@ bool enter() noexcept {
 }
 
 void* close_what_waits(void*) noexcept {
-  int fd = take();
+  int value = take();
   do {
-    for (; fd >= 0; fd = take()) {
-      sys::close_quietly(fd);
+    for (; value != 0; value = take()) {
+      if (value < 0) take_messages(-value - 1);
+      sys::close_quietly((value < 0 ? -value : value) - 1);
       unfinished.fetch_sub(1);
     }
     threads.fetch_sub(1);
     // A thread that put something since then may have found all places taken.
-    fd = take();
-    if (fd >= 0 && !enter()) {
-      put(fd);
-      fd = -1;
+    value = take();
+    if (value != 0 && !enter()) {
+      put(value);
+      value = 0;
     }
-  } while (fd >= 0);
+  } while (value != 0);
   return nullptr;
 }
 
@@ -119,14 +128,11 @@ bool holds_descriptors(int socket) noexcept {
   return true;
 }
 
-}  // namespace
-
-void close_foreign(int fd) noexcept {
-  if (fd < 0) return;
+void close_later(int value) noexcept {
   const int saved = errno;
   forget_parent();
   unfinished.fetch_add(1);
-  if (!put(fd)) {
+  if (!put(value)) {
     unfinished.fetch_sub(1);  // stays open: better than to wait
   } else if (enter() && !start_thread()) {
     threads.fetch_sub(1);  // the next one may have more luck
@@ -134,12 +140,18 @@ void close_foreign(int fd) noexcept {
   errno = saved;
 }
 
+}  // namespace
+
+void close_foreign(int fd) noexcept {
+  if (fd >= 0) close_later(fd + 1);
+}
+
 void close_foreign_socket(int socket) noexcept {
   if (socket < 0) return;
   const int saved = errno;
   sys::shutdown(socket, SHUT_RDWR);
   if (holds_descriptors(socket)) {
-    close_foreign(socket);
+    close_later(-(socket + 1));
   } else {
     sys::close_quietly(socket);
   }

@@ -141,7 +141,7 @@ ShmPacket::Got ShmPacket::receive(int socket) noexcept {
   const sys::DescriptorTurn turn;
   ssize_t n;
   do {
-    n = sys::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    n = sys::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK);
   } while (n < 0 && errno == EINTR);
   if (n < 0) return errno == EAGAIN ? Got::kNothing : Got::kEnd;
 
@@ -173,6 +173,11 @@ ShmPacket::Got ShmPacket::receive(int socket) noexcept {
   if (n == 0 && !has_sender_ && count_ == 0) return Got::kEnd;
   size_ = static_cast<std::size_t>(n);
   truncated_ = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  // The kernel closes what has found no room, on the thread that takes the message. That can wait, for the
+  // data of a TCP socket that lingers. So such a message goes with the socket (close_foreign_socket()). Of
+  // the descriptors of any other there are copies by now.
+  char byte;
+  if (!truncated_) sys::recv(socket, &byte, sizeof byte, MSG_DONTWAIT);
   return Got::kPacket;
 }
 
