@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -120,6 +121,14 @@ def established(pid):
     done = subprocess.run(["ss", "-Htnp", "state", "established"], capture_output=True, text=True,
                           check=True)
     return len(re.findall(rf"pid={pid},", done.stdout))
+
+
+def stop(pid):
+    """Stops a process, and waits until each of its threads stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    wait_for(lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+                         for task in tasks.iterdir()), f"process {pid} to stand still")
 
 
 class Talker:

@@ -112,7 +112,7 @@ def test_a_process_that_cannot_be_set_back_is_named(host, server, preload):
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
         try:
             support.wait_for(lambda: host.ss(server.pid)["operator"] == "tcp", "the first phase")
-            os.kill(server.pid, signal.SIGSTOP)
+            support.stop(server.pid)
             os.kill(run.pid, signal.SIGINT)
             _, errors = run.communicate(timeout=support.ANSWER_S)
         finally:

@@ -43,6 +43,9 @@ def test_waiting_for_a_plain_peer_ends_on_tcp(tmp_path, preloaded):
                             preload=preload if preloaded == "client" else None) as client:
             assert client.line() == "connected"
             assert client.tell(f"say {TEXT}") == TEXT
-            stream, = host.streams((client if preloaded == "client" else server).pid)
+            pid = (client if preloaded == "client" else server).pid
+            # A send is counted when it is over, and the other end may have its bytes by then.
+            support.wait_for(lambda: [stream["tx_bytes"] for stream in host.streams(pid)] ==
+                             [{"tcp": len(TEXT) + 1, "channel": 0}], "the bytes on TCP")
+            stream, = host.streams(pid)
             assert stream["state"] == "ON_TCP"
-            assert stream["tx_bytes"] == {"tcp": len(TEXT) + 1, "channel": 0}

@@ -292,7 +292,7 @@ def test_a_process_that_cannot_be_asked_is_told_with_the_reason(host, preload):
         assert done.returncode == 1 and "is not preloaded" in done.stderr
         for words in (["tcp"], ["all", "udp"], ["4711x", "tcp"], []):
             assert ask_set(host, *words).returncode == 2, words
-        os.kill(pair.server.pid, signal.SIGSTOP)
+        support.stop(pair.server.pid)
         try:
             done = ask_set(host, pair.server.pid, "tcp", "--wait", "0.2")
             assert done.returncode == 1 and "is it stopped?" in done.stderr
