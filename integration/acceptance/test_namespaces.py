@@ -149,27 +149,26 @@ def test_two_containers_share_memory(host, program, address):
             end(server, client)
 
 
-def test_they_do_over_ipv6(host):
-    asks, answers = host.container("client"), host.container("server")
-    with talker(answers, "serve", "::", PORT, preload=host.preload(answers)) as server:
+def share(host, asks, answers, bound, address):
+    """A client of one container and a server of the other, on shared memory until both end."""
+    with talker(answers, "serve", bound, PORT, preload=host.preload(answers)) as server:
         server.line()
-        with talker(asks, "ask", answers.address6, PORT, preload=host.preload(asks)) as client:
+        with talker(asks, "ask", address, PORT, preload=host.preload(asks)) as client:
             client.line()
             settle(host, client, asks, [answers])
             assert client.tell("bulk 1000000").startswith("same ")
             end(server, client)
+
+
+def test_they_do_over_ipv6(host):
+    asks, answers = host.container("client"), host.container("server")
+    share(host, asks, answers, "::", answers.address6)
 
 
 @pytest.mark.parametrize("unmapped", ["client", "server"])
 def test_containers_of_two_user_namespaces_share_memory(host, unmapped):
     asks, answers = (host.container(name, name == unmapped) for name in ("client", "server"))
-    with talker(answers, "serve", "0.0.0.0", PORT, preload=host.preload(answers)) as server:
-        server.line()
-        with talker(asks, "ask", answers.address, PORT, preload=host.preload(asks)) as client:
-            client.line()
-            settle(host, client, asks, [answers])
-            assert client.tell("bulk 1000000").startswith("same ")
-            end(server, client)
+    share(host, asks, answers, "0.0.0.0", answers.address)
 
 
 @pytest.mark.skipif(shutil.which("redis-server") is None or shutil.which("redis-benchmark") is None,

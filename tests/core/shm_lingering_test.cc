@@ -1,4 +1,4 @@
-// Descriptors whose last close waits, sent by anybody who can connect.
+// Descriptors whose last close waits, which any user sends that can connect.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

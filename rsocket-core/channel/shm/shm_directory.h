@@ -2,7 +2,7 @@
 //
 // A container mounts the directory, and its programs name it (RINGROAD_RENDEZVOUS_DIR). "10.0.0.2:3306" there
 // stands for that address and port; "process-0123..ef" for one process of a group. The directory's
-// permissions say who may ask and who may answer. Nothing is believed because of them: both ends prove a key
+// permissions say which users may ask and answer. Nothing is believed because of them: both ends prove a key
 // (protocol/proof.h).
 //
 // Thread rule: the agent thread's; no state. Errors: no call throws; errno is unspecified after one.
@@ -23,7 +23,7 @@ namespace ringroad::shm_directory {
 // or `directory` is not an absolute path.
 bool path_of(const char* directory, const sockaddr_un& abstract_name, sockaddr_un& out) noexcept;
 
-// Binds `fd` there, and lets every user ask who can reach the directory. What a dead process has left is
+// Binds `fd` there, and lets each user that can reach the directory ask. What a dead process has left is
 // replaced, once it is two seconds old. `file` gets the inode number. kBusy: another process answers there,
 // or may be about to; kOtherNamespace: the directory takes no socket.
 Reason bind(int fd, const sockaddr_un& path, std::uint64_t& file) noexcept;
