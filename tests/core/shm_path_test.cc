@@ -23,9 +23,10 @@
 namespace ringroad::shm_test {
 namespace {
 
-const Endpoint kServer = v4(0x0a010203, 3306);  // 10.1.2.3
+// Each test program of its own port: the abstract names are all of one network namespace.
+const Endpoint kServer = v4(0x0a010203, test_port());  // 10.1.2.3
 const Endpoint kOther = v4(0x0a010204, 50'000);
-constexpr const char* kName = "10.1.2.3:3306";
+const std::string kName = kServer.to_string();
 
 // A directory, and what the kernel says of a connection whose other end is in another namespace.
 class ShmPath : public testing::Test {
@@ -247,11 +248,12 @@ TEST_F(ShmPath, ARequestForAnotherAddressThanThePathsIsRefused) {
   host.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
   ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  const Endpoint other = v4(0x0a010209, kServer.port);
   // A name that leads to the same socket.
-  ASSERT_EQ(::link(path().c_str(), (directory_ + "/10.1.2.9:3306").c_str()), 0);
+  ASSERT_EQ(::link(path().c_str(), (directory_ + "/" + other.to_string()).c_str()), 0);
   Node client(directory_.c_str());
   client.key = kOneKey;
-  client.connect(v4(0x0a010209, 3306), kOther);
+  client.connect(other, kOther);
   ASSERT_TRUE(has_outcome(client, host));
   EXPECT_EQ(client.agent.refused.back().peer_reason, Reason::kAddressMismatch);
 }
