@@ -1,12 +1,15 @@
 #include "rsocket-core/base/deferred_close.h"
 
+#include <linux/close_range.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
 
+#include "rsocket-core/base/futex.h"
 #include "rsocket-core/base/signals.h"
 #include "rsocket-core/base/sys.h"
 
@@ -18,10 +21,12 @@ constexpr int kMaxMessages = 16;
 constexpr std::size_t kStackBytes = 64 * 1024;
 
 // Zero-initialised, so usable at any time; without locks, so not to be found locked after a fork.
-// Descriptor + 1, below zero where it is an own socket with messages; 0: free.
+// Descriptor + 1; 0: free.
 std::atomic<int> waiting[kMaxWaiting];
 std::atomic<int> unfinished{0};         // waiting, or being closed
 std::atomic<int> threads{0};
+std::atomic<bool> has_copy{false};           // a thread has a copy of the table of descriptors
+std::atomic<std::uint32_t> copies_ended{0};  // how often that has ended
 std::atomic<pid_t> owner{0};
 
 // The threads stay behind in a fork, and what waited is the parent's to close.
@@ -32,6 +37,7 @@ void forget_parent() noexcept {
   for (std::atomic<int>& slot : waiting) slot.store(0);
   unfinished.store(0);
   threads.store(0);
+  has_copy.store(false);
 }
 
 bool put(int value) noexcept {
@@ -51,13 +57,6 @@ int take() noexcept {
   return 0;
 }
 
-// What is unread when a socket closes has its peer lose what it has not read yet: an answer.
-void take_messages(int socket) noexcept {
-  char byte;
-  for (int i = 0; i < kMaxMessages && sys::recv(socket, &byte, 1, MSG_DONTWAIT) > 0; ++i) {
-  }
-}
-
 // A place among the threads.
 bool enter() noexcept {
   if (threads.fetch_add(1) < kMaxForeignCloses) return true;
@@ -65,12 +64,82 @@ bool enter() noexcept {
   return false;
 }
 
+// What a thread and its maker tell one another: it has tried to get a table of descriptors of its own with
+// `fd` in it, and it may end.
+struct Holder {
+  unsigned fd;
+  std::atomic<std::uint32_t> has_tried{0};
+  std::atomic<std::uint32_t> may_end{0};
+};
+
+void* hold(void* argument) noexcept {
+  Holder& holder = *static_cast<Holder*>(argument);
+  // Linux before 5.9 has no such close_range(2), and the filters of containers refuse unshare(2).
+  if (sys::call(SYS_close_range, holder.fd + 1, ~0U, CLOSE_RANGE_UNSHARE) != 0) {
+    sys::call(SYS_unshare, CLONE_FILES);
+  } else if (holder.fd > 0) {
+    sys::call(SYS_close_range, 0U, holder.fd - 1, 0U);  // what the program closes meanwhile is to be closed
+  }
+  sys::futex_ring(holder.has_tried);
+  while (holder.may_end == 0) sys::futex_wait(&holder.may_end, 0, nullptr);
+  return nullptr;
+}
+
+bool start_thread(pthread_t& thread, void* (*body)(void*), void* argument) noexcept {
+  // A thread starts with its parent's mask, and must take none of the program's signals.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  const int error = pthread_create(&thread, &attributes, body, argument);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return error == 0;
+}
+
+// The last close(2) of a socket waits for bytes that linger, but not where a thread's end is what closes it
+// (PF_EXITING in inet_release(), net/ipv4/af_inet.c of Linux, and in its like of other protocols). What the
+// unread messages of a Unix socket hold is closed with it. So a thread takes a copy of the table of
+// descriptors, the socket is closed here, which is not its last close, and the thread ends. One at a time:
+// what a thread closes of its copy before it ends could else be the last of another one's socket.
+void close_without_lingering(int socket) noexcept {
+  while (has_copy.exchange(true)) {
+    const std::uint32_t ended = copies_ended;
+    if (has_copy) sys::futex_wait(&copies_ended, ended, nullptr);
+  }
+  Holder holder{static_cast<unsigned>(socket)};
+  pthread_t thread;
+  const bool started = start_thread(thread, hold, &holder);
+  while (started && holder.has_tried == 0) sys::futex_wait(&holder.has_tried, 0, nullptr);
+  sys::close_quietly(socket);  // waits if no thread has a copy
+  if (started) {
+    sys::futex_ring(holder.may_end);
+    pthread_join(thread, nullptr);
+  }
+  has_copy = false;
+  sys::futex_ring(copies_ended);
+}
+
+bool is_socket(int fd) noexcept {
+  int type;
+  socklen_t length = sizeof type;
+  return sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0;
+}
+
 void* close_what_waits(void*) noexcept {
+  pthread_detach(pthread_self());
   int value = take();
   do {
     for (; value != 0; value = take()) {
-      if (value < 0) take_messages(-value - 1);
-      sys::close_quietly((value < 0 ? -value : value) - 1);
+      const int fd = value - 1;
+      if (is_socket(fd)) {
+        close_without_lingering(fd);
+      } else {
+        sys::close_quietly(fd);
+      }
       unfinished.fetch_sub(1);
     }
     threads.fetch_sub(1);
@@ -82,24 +151,6 @@ void* close_what_waits(void*) noexcept {
     }
   } while (value != 0);
   return nullptr;
-}
-
-bool start_thread() noexcept {
-  if (signals::thread_state.in_handler) return false;
-  // A thread starts with its parent's mask, and must take none of the program's signals.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
-  pthread_t thread;
-  const int error = pthread_create(&thread, &attributes, close_what_waits, nullptr);
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return error == 0;
 }
 
 // Looks at the first unread message without taking it. A message whose descriptors or credentials
@@ -128,13 +179,17 @@ bool holds_descriptors(int socket) noexcept {
   return true;
 }
 
-void close_later(int value) noexcept {
+void close_later(int fd) noexcept {
   const int saved = errno;
   forget_parent();
   unfinished.fetch_add(1);
-  if (!put(value)) {
+  if (!put(fd + 1)) {
     unfinished.fetch_sub(1);  // stays open: better than to wait
-  } else if (enter() && !start_thread()) {
+    errno = saved;
+    return;
+  }
+  pthread_t thread;
+  if (enter() && (signals::thread_state.in_handler || !start_thread(thread, close_what_waits, nullptr))) {
     threads.fetch_sub(1);  // the next one may have more luck
   }
   errno = saved;
@@ -143,7 +198,7 @@ void close_later(int value) noexcept {
 }  // namespace
 
 void close_foreign(int fd) noexcept {
-  if (fd >= 0) close_later(fd + 1);
+  if (fd >= 0) close_later(fd);
 }
 
 void close_foreign_socket(int socket) noexcept {
@@ -151,7 +206,7 @@ void close_foreign_socket(int socket) noexcept {
   const int saved = errno;
   sys::shutdown(socket, SHUT_RDWR);
   if (holds_descriptors(socket)) {
-    close_later(-(socket + 1));
+    close_later(socket);
   } else {
     sys::close_quietly(socket);
   }

@@ -89,11 +89,11 @@ bool ControlSocket::open_as(const char* path, const char* suffix) noexcept {
   // What stands under our pid is from a dead process.
   sys::call(SYS_unlinkat, AT_FDCWD, address.sun_path, 0);
   const int yes = 1;
-  // A process that asks before the permissions are set is let in after, or not, like any other: requests
-  // are judged by their sender.
+  // The file has the permissions of its socket from the first: of those that another user connects before
+  // they are set, one could send descriptors that wait when recvmsg(2) drops them.
   if (sys::setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0 ||
-      sys::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      sys::call(SYS_fchmodat, AT_FDCWD, address.sun_path, 0600) != 0) {
+      sys::call(SYS_fchmod, fd, 0600) != 0 ||
+      sys::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
     const int error = errno;
     sys::close_quietly(fd);
     errno = error;

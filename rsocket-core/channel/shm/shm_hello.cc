@@ -140,9 +140,11 @@ ShmPacket::Got ShmPacket::receive(int socket) noexcept {
   message.msg_controllen = sizeof control;
   const sys::DescriptorTurn turn;
   ssize_t n;
+  // The other end has answered, but had not taken all that this one has sent (close_foreign_socket()): that
+  // is told once, before the answer.
   do {
     n = sys::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK);
-  } while (n < 0 && errno == EINTR);
+  } while (n < 0 && (errno == EINTR || errno == ECONNRESET));
   if (n < 0) return errno == EAGAIN ? Got::kNothing : Got::kEnd;
 
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
