@@ -291,10 +291,10 @@ RR_NOINLINE ssize_t stream_sendmsg(int fd, const msghdr* msg, int flags) {
 template <auto call, typename Buffer>
 [[gnu::always_inline]] inline ssize_t try_fast_path(int fd, FdEntry* socket, Buffer* buf,
                                                        size_t n) noexcept {
-  if (!SocketRef::try_hold(socket)) return -1;
+  if (!mostly(SocketRef::try_hold(socket))) return -1;
   ssize_t result = -1;
-  if (fd_table::table[fd].load(std::memory_order_seq_cst) == socket &&
-      socket->kind.load(std::memory_order_acquire) == FdEntry::Kind::kStream) {
+  if (mostly(fd_table::table[fd].load(std::memory_order_seq_cst) == socket &&
+             socket->kind.load(std::memory_order_acquire) == FdEntry::Kind::kStream)) {
     result = (socket->stream.get()->*call)(buf, n);
   }
   SocketRef::drop(socket);
@@ -339,13 +339,13 @@ RR_NOINLINE ssize_t fast_path(int fd, Buffer* buf, size_t n, FdEntry* socket, Fl
   keep_in_memory(call);
   if (((flags & ~plain_flags) | ... | 0) == 0 && !cancellation::may_be_cancelled() &&
       !arguments::is_nowhere(buf)) {
-    // Else it is looked at again when it is held.
-    if (hardly_ever(socket->kind.load(std::memory_order_relaxed) == FdEntry::Kind::kDeferred)) {
-      return deferred_path<deferred_call, slow_call>(call.fd, call.buf, call.n, flags...);
-    }
     const ssize_t result =
         cancellation::brief<try_fast_path<fast_call, Buffer>>(fd, socket, buf, n);
     if (!hardly_ever(result <= 0)) return result;
+    // It is looked at again when it is held.
+    if (socket->kind.load(std::memory_order_relaxed) == FdEntry::Kind::kDeferred) {
+      return deferred_path<deferred_call, slow_call>(call.fd, call.buf, call.n, flags...);
+    }
   }
   return slow_path<slow_call>(call.fd, call.buf, call.n, flags...);
 }

@@ -67,7 +67,7 @@ template <typename T>
   }
 #endif
   return true;
-faults:
+faults: __attribute__((cold));
   return false;
 }
 
@@ -96,7 +96,7 @@ template <typename T>
   }
 #endif
   return true;
-faults:
+faults: __attribute__((cold));
   return false;
 }
 

@@ -11,6 +11,11 @@ namespace ringroad {
   return __builtin_expect_with_probability(condition, false, 0.9999);
 }
 
+// So often that what follows stands before what does not.
+[[gnu::always_inline]] inline bool mostly(bool condition) noexcept {
+  return __builtin_expect(condition, true);
+}
+
 // Has `kept` stand in memory from here on. Over a call that is rarely followed by a use of it that is less
 // work than registers, which would have to be saved first.
 template <typename T>

@@ -56,7 +56,8 @@ struct Log2Histogram {
   void add(std::uint64_t value) noexcept { grow(bucket(value), 1); }
   // REQUIRES: 0 < value <= kLargest.
   [[gnu::always_inline]] void add_within(std::uint64_t value) noexcept {
-    grow(static_cast<std::size_t>(63 - __builtin_clzll(2 * value - 1)), 1);
+    // The rest of a division by 64: the compiler need not extend the sign of what is never negative.
+    grow((63U - static_cast<unsigned>(__builtin_clzll(2 * value - 1))) % 64U, 1);
   }
   void add(const Log2Histogram& other) noexcept {
     for (std::size_t i = 0; i < kBuckets; ++i) {

@@ -20,13 +20,13 @@ inline constexpr std::size_t kCommitBytes = Channel::kMaxPutBytes;
 inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2Histogram::kLargest; }
 
 [[gnu::always_inline]] inline ssize_t Stream::send_short(const void* from, std::size_t n) noexcept {
-  if (n - 1 >= kCommitBytes || !tx_mutex_.try_lock_within()) return -1;
+  if (n - 1 >= kCommitBytes || !mostly(tx_mutex_.try_lock_within())) return -1;
   bool sent = false;
-  if (standing_.is_only(State::kOnChannel)) {
+  if (mostly(standing_.is_only(State::kOnChannel))) {
     sent = hardly_ever(!channel_->is_shm()) ? channel_->put(from, n)
                                             : static_cast<ShmChannel&>(*channel_).put(from, n);
   }
-  if (sent) {
+  if (mostly(sent)) {
     stats::StreamCounts& counts = slot_->counts;
     touched_tx_.store(true, std::memory_order_relaxed);
     stats::Counters::add(counts.traffic.tx_bytes[1], n);
@@ -40,11 +40,11 @@ inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2His
 
 [[gnu::always_inline]] inline std::size_t StreamReadiness::take_short(void* to, std::size_t n) noexcept {
   // The token that was seen is read when everything before it was: what comes next is in the ring.
-  if (!standing_.is(State::kOnChannel) || verified_ != 0) return 0;
+  if (!mostly(standing_.is(State::kOnChannel)) || verified_ != 0) return 0;
   const std::size_t taken = hardly_ever(!channel_->is_shm())
                                 ? channel_->take(to, n)
                                 : static_cast<ShmChannel&>(*channel_).take(to, n);
-  if (taken > 0) {
+  if (mostly(taken > 0)) {
     stats::StreamCounts& counts = slot_->counts;
     touched_rx_.store(true, std::memory_order_relaxed);
     stats::Counters::add(counts.traffic.rx_bytes[1], taken);
@@ -56,7 +56,7 @@ inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2His
 }
 
 [[gnu::always_inline]] inline ssize_t Stream::recv_short(void* to, std::size_t n) noexcept {
-  if (!short_enough(n) || !rx_mutex_.try_lock_within()) return -1;
+  if (!short_enough(n) || !mostly(rx_mutex_.try_lock_within())) return -1;
   const std::size_t taken = take_short(to, n);
   rx_mutex_.unlock_within();
   if (taken == 0) return -1;

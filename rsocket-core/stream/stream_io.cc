@@ -85,7 +85,7 @@ ssize_t Stream::send(const iovec* iov, int count_iov, int flags, Sleep sleep) no
   const signals::DeferHandlers whole;  // a handler sends before it or after it, not in between its pieces
   if (count_iov == 1) {
     const ssize_t sent = send_short(iov->iov_base, iov->iov_len);
-    return sent > 0 ? sent : send_long(iov, 1, flags, sleep);
+    return mostly(sent > 0) ? sent : send_long(iov, 1, flags, sleep);
   }
   return send_long(iov, count_iov, flags, sleep);
 }

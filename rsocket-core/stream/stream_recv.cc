@@ -41,7 +41,7 @@ ssize_t Stream::recv(const iovec* iov, int count_iov, int flags) noexcept {
   const signals::DeferHandlers whole;
   if (count_iov == 1 && (flags & kRecvMore) == 0) {
     const ssize_t taken = recv_short(iov->iov_base, iov->iov_len);
-    return taken > 0 ? taken : recv_long(iov, 1, flags);
+    return mostly(taken > 0) ? taken : recv_long(iov, 1, flags);
   }
   return recv_long(iov, count_iov, flags);
 }

@@ -167,7 +167,9 @@ class ShmChannel final : public Channel {
   // In order, stores would miss their lines one after the other.
   std::byte* const to = tx_at(head);
   prefetch_to_write(to);
-  if (2 * (head + n - load(tx_consumed_)) - 1 > mask() || failed() || control_may_wait()) return false;
+  if (!mostly(2 * (head + n - load(tx_consumed_)) - 1 <= mask() && !failed() && !control_may_wait())) {
+    return false;
+  }
   if (hardly_ever(!faults::copy_short(to, from, n))) return false;
   tx_head_.store(head + n, std::memory_order_release);  // as in commit()
   mine_.tail.store(head + n, std::memory_order_seq_cst);
@@ -182,7 +184,7 @@ class ShmChannel final : public Channel {
   std::uint64_t head = load(rx_head_);
   if (head == consumed) {
     const std::uint64_t tail = peer_.tail.load(std::memory_order_acquire);
-    if (tail - head - 1 > mask() || failed()) return 0;
+    if (!mostly(tail - head - 1 <= mask() && !failed())) return 0;
     if (rx_head_.compare_exchange_strong(head, tail, std::memory_order_acq_rel,
                                          std::memory_order_acquire)) {
       head = tail;
@@ -193,6 +195,7 @@ class ShmChannel final : public Channel {
     head = load(rx_head_);
   }
   n = std::min<std::size_t>(n, head - consumed);
+  if (n == 0) __builtin_unreachable();  // `head` is beyond `consumed` by now
   if (hardly_ever(!faults::copy_short(to, rx_at(consumed), n))) return 0;
   report_consumed(consumed + n);
   return n;

@@ -90,7 +90,7 @@ class QueuePair {
   ControlMessage* send_slot(std::uint64_t sequence) const noexcept {
     return control_ + kPostedReceives + sequence % kSendSlots;
   }
-  std::uint32_t max_inline() const noexcept { return max_inline_; }
+  std::size_t max_inline() const noexcept { return max_inline_; }
   std::uint64_t pinned_bytes() const noexcept;
 
   // Posts the receives of `n` slots from `first` on in one call. False when the device refuses.
@@ -124,7 +124,7 @@ class QueuePair {
   ibv_cq* send_cq_ = nullptr;
   ibv_qp* qp_ = nullptr;
   std::uint64_t token_ = 0;
-  std::uint32_t max_inline_ = 0;
+  std::size_t max_inline_ = 0;
 };
 
 }  // namespace ringroad

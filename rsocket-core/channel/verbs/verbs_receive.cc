@@ -92,8 +92,8 @@ inline void VerbsChannel::slot_used(std::uint32_t used) noexcept {
 // A channel that has failed, too, has a requested failure.
 inline bool VerbsChannel::take_one(const ibv_wc& first, int n, std::uint64_t consumed) noexcept {
   const std::uint32_t slot = next_slot_;
-  if (n != 1 || requested_failure_.load(kAcquire) != Reason::kNone || !is_message(first) ||
-      first.wr_id != slot || !take_data(first.byte_len, first.imm_data, consumed)) {
+  if (!mostly(n == 1 && requested_failure_.load(kAcquire) == Reason::kNone && is_message(first) &&
+              first.wr_id == slot && take_data(first.byte_len, first.imm_data, consumed))) {
     return false;
   }
   slot_used(slot);
@@ -130,7 +130,7 @@ std::size_t VerbsChannel::take(void* to, std::size_t n) noexcept {
   const std::uint64_t from = rx_consumed_.load(std::memory_order_relaxed);
   if (rx_head() == from) {
     // As progress(), by a thread that holds the lock anyway.
-    if (!receive_mutex_.try_lock_within()) return 0;
+    if (!mostly(receive_mutex_.try_lock_within())) return 0;
     const int saved = errno;
     std::array<ibv_wc, kPollBatch> done;
     const int polled = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data());
@@ -149,8 +149,8 @@ std::size_t VerbsChannel::take(void* to, std::size_t n) noexcept {
   if (hardly_ever(!faults::copy_short(to, queues_.receive_ring().at(from), n))) return 0;
   rx_consumed_.store(from + n, kRelease);
   // As owes(), but for what only changes where look_closer_ does.
-  if (hardly_ever(from + n >= tell_at_.load(std::memory_order_relaxed) ||
-                  look_closer_.load(std::memory_order_relaxed))) {
+  if (hardly_ever(from + n >= tell_at_.load(std::memory_order_relaxed)) ||
+      hardly_ever(look_closer_.load(std::memory_order_relaxed))) {
     if (owes()) settle_owed();
   }
   return n;
