@@ -67,7 +67,8 @@ template <typename T>
   }
 #endif
   return true;
-faults: __attribute__((cold));
+faults:
+  RR_COLD_LABEL;
   return false;
 }
 
@@ -96,7 +97,8 @@ template <typename T>
   }
 #endif
   return true;
-faults: __attribute__((cold));
+faults:
+  RR_COLD_LABEL;
   return false;
 }
 

@@ -4,6 +4,13 @@
 // Of a variable: it is this object's own, and read without a look into the global offset table.
 #define RR_HIDDEN __attribute__((visibility("hidden")))
 
+// Behind a label: what goes there does so hardly ever. clang has no such attribute.
+#if defined(__clang__)
+#define RR_COLD_LABEL
+#else
+#define RR_COLD_LABEL __attribute__((cold))
+#endif
+
 namespace ringroad {
 
 // So seldom that all registers may be saved around a call there, for none to be saved otherwise.
