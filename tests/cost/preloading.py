@@ -10,6 +10,10 @@ name = "counted"
 subnet = ["127.0.0.0/8"]
 via = "shm"
 """
+# Both ends on a channel before the first message, so that each takes the same way.
+AT_ONCE = """promote_after = { messages = 0 }
+wait = "60s"
+"""
 
 
 def environment(library: str | None, directory: Path, more: str = "") -> dict[str, str]:
