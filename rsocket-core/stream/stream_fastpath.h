@@ -20,7 +20,7 @@ inline constexpr std::size_t kCommitBytes = Channel::kMaxPutBytes;
 inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2Histogram::kLargest; }
 
 [[gnu::always_inline]] inline ssize_t Stream::send_short(const void* from, std::size_t n) noexcept {
-  if (n - 1 >= kCommitBytes || !mostly(tx_mutex_.try_lock_within())) return -1;
+  if (n - 1 >= kCommitBytes || !__builtin_expect(tx_mutex_.try_lock_within(), true)) return -1;
   bool sent = false;
   if (mostly(standing_.is_only(State::kOnChannel))) {
     sent = hardly_ever(!channel_->is_shm()) ? channel_->put(from, n)
@@ -56,7 +56,7 @@ inline bool short_enough(std::size_t n) noexcept { return n - 1 < stats::Log2His
 }
 
 [[gnu::always_inline]] inline ssize_t Stream::recv_short(void* to, std::size_t n) noexcept {
-  if (!short_enough(n) || !mostly(rx_mutex_.try_lock_within())) return -1;
+  if (!short_enough(n) || !__builtin_expect(rx_mutex_.try_lock_within(), true)) return -1;
   const std::size_t taken = take_short(to, n);
   rx_mutex_.unlock_within();
   if (taken == 0) return -1;

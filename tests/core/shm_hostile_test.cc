@@ -58,7 +58,9 @@ class Intruder {
     std::uint8_t bytes[256];
     pollfd poll_fd{fd_, POLLIN, 0};
     if (::poll(&poll_fd, 1, kHungMs) != 1) return Reason::kTimeout;
-    const ssize_t n = sys::recv(fd_, bytes, sizeof bytes, MSG_DONTWAIT);
+    ssize_t n = sys::recv(fd_, bytes, sizeof bytes, MSG_DONTWAIT);
+    // Of what it has sent and nobody has taken, which it is told once.
+    if (n < 0 && errno == ECONNRESET) n = sys::recv(fd_, bytes, sizeof bytes, MSG_DONTWAIT);
     if (n <= 0) return Reason::kPeerGone;
     return n == sizeof(Refusal) ? parse_refusal(bytes, sizeof(Refusal)) : Reason::kNone;
   }

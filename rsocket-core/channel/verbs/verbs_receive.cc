@@ -130,7 +130,7 @@ std::size_t VerbsChannel::take(void* to, std::size_t n) noexcept {
   const std::uint64_t from = rx_consumed_.load(std::memory_order_relaxed);
   if (rx_head() == from) {
     // As progress(), by a thread that holds the lock anyway.
-    if (!mostly(receive_mutex_.try_lock_within())) return 0;
+    if (!__builtin_expect(receive_mutex_.try_lock_within(), true)) return 0;
     const int saved = errno;
     std::array<ibv_wc, kPollBatch> done;
     const int polled = ibv_poll_cq(queues_.receive_cq(), kPollBatch, done.data());
