@@ -71,7 +71,7 @@ void Agent::dispatch(std::uint64_t cookie) noexcept {
   const auto it = watched_.find(cookie >> 2);
   if (it == watched_.end()) return;
   const AgentStreamPtr stream = it->second.stream;
-  if ((cookie & 3) == kChannelCookie) stream->drain_channel();
+  if ((cookie & 3) == kChannelCookie) stream->take_wake_up();
   serve(stream);
 }
 
@@ -165,7 +165,7 @@ void Agent::watch_channel(Watched& watched, bool wanted) noexcept {
   const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
   const int fd = wanted ? watched.stream->channel_fd() : -1;
   epoll_event event{};
-  event.events = EPOLLIN;
+  event.events = EPOLLIN | EPOLLET;  // take_wake_up() may leave it readable
   event.data.u64 = (watched.stream->id() << 2) | kChannelCookie;
   watched.stream->agent_sleeps_on_channel(wanted);
   if (fd < 0) {
@@ -229,7 +229,7 @@ void Agent::on_channel_event(Transport&, PromotionId id) noexcept {
   const auto it = watched_.find(channel->second);
   if (it == watched_.end()) return;
   const AgentStreamPtr stream = it->second.stream;
-  stream->drain_channel();
+  stream->take_wake_up();
   serve(stream);
 }
 

@@ -201,13 +201,27 @@ bool AgentStream::arm_channel() noexcept {
   return channel_ == nullptr || channel_->arm();
 }
 
-// In the order of after_sleep().
-void AgentStream::drain_channel() noexcept {
+// An epoll instance tells of each wake-up once, where that came. The agent may come to it long after the
+// program has read the bytes: so it does not tell of it again, nor take it away.
+void AgentStream::take_wake_up() noexcept {
   MutexLock rx(rx_mutex_);
   if (channel_ == nullptr) return;
-  waiters_.wake_in_place(POLLIN | POLLOUT);
-  channel_->drain();
+  if (!channel_->drains_by_edge()) {
+    // Each waiter is told of it. One that comes to the list from here on looks behind this.
+    if (waiters_.empty()) channel_->drain();
+  } else if (channel_->failed() || wake_up_stands()) {
+    // In the order of after_sleep().
+    waiters_.wake_in_place(POLLIN | POLLOUT);
+    channel_->drain();
+  }
   channel_->progress();
+}
+
+// Whether no thread has taken it. A thread that does so tells all others.
+bool AgentStream::wake_up_stands() noexcept {
+  timespec at_once{};
+  pollfd now{channel_->wait_fd(), POLLIN, 0};
+  return sys::ppoll(&now, 1, &at_once, nullptr) != 0;
 }
 
 void AgentStream::watch_tcp(int epoll_fd, std::uint64_t cookie, std::uint32_t events) noexcept {

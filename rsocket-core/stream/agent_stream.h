@@ -53,7 +53,8 @@ class AgentStream final : public Stream {
   StreamInterest interest() noexcept;
   void deadline_passed() noexcept;
   bool arm_channel() noexcept;
-  void drain_channel() noexcept;
+  // The channel has woken the agent, which waits by edges.
+  void take_wake_up() noexcept;
   // Registers the TCP descriptor with the agent's epoll instance for `events`, or removes it (0).
   void watch_tcp(int epoll_fd, std::uint64_t cookie, std::uint32_t events) noexcept;
   // The agent sleeps on the channel too: a thread that takes its wake-up must tell.
@@ -106,6 +107,8 @@ class AgentStream final : public Stream {
   std::uint64_t request = 0;
 
  private:
+  bool wake_up_stands() noexcept RR_REQUIRES(rx_mutex_);
+
   std::atomic<bool> queued_{false};
 };
 

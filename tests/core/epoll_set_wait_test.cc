@@ -224,27 +224,51 @@ TEST(EpollSet, AWaitPollsForAsLongAsTheRulesOfWhatIsPolledSay) {
   EXPECT_LT(cpu_ns() - before, 50'000'000);
 }
 
+// An instance with two streams and two eventfds that have nothing to tell, in the order of their data.
+struct FourThings {
+  StreamPair first, second;
+  Instance instance;
+  const int before = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  const int behind = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+  explicit FourThings(std::uint32_t how = 0, ShmWakeKind kind = ShmWakeKind::kEvents) {
+    first.promote(kind);
+    second.promote(kind);
+    epoll_event event = event_of(EPOLLIN | how, 1);
+    EXPECT_EQ(::epoll_ctl(instance.fd, EPOLL_CTL_ADD, before, &event), 0);
+    event = event_of(EPOLLIN | how, 4);
+    EXPECT_EQ(::epoll_ctl(instance.fd, EPOLL_CTL_ADD, behind, &event), 0);
+    EXPECT_EQ(instance.set->add(first.b, first.b_fd, event_of(EPOLLIN | how, 2), false), 0);
+    EXPECT_EQ(instance.set->add(second.b, second.b_fd, event_of(EPOLLIN | how, 3), false), 0);
+    EXPECT_EQ(told(), Order());
+  }
+  ~FourThings() {
+    ::close(before);
+    ::close(behind);
+  }
+
+  using Order = std::vector<std::uint64_t>;
+  Order told() {
+    epoll_event events[8];
+    const int n = instance.set->wait(instance.fd, events, 8, 0, nullptr);
+    Order order;
+    for (int i = 0; i < n; ++i) {
+      const std::uint64_t data = events[i].data.u64;  // a copy: the event is packed, its words not aligned
+      order.push_back(data);
+    }
+    return order;
+  }
+};
+
 // By the agent, by a thread that sleeps in another call, and by one that finds the bytes without sleep.
 TEST(EpollSet, AStreamKeepsItsPlaceInTheOrderWhenAnotherThreadTakesTheChannelsWakeUp) {
-  for (const std::string taker : {"nobody", "agent", "sleeper", "poll"}) {
-    StreamPair first;
-    StreamPair second;
-    first.promote();
-    second.promote();
-    Instance instance;
-    const int before = ::eventfd(0, EFD_CLOEXEC);
-    const int behind = ::eventfd(0, EFD_CLOEXEC);
-    epoll_event event = event_of(EPOLLIN, 1);
-    ASSERT_EQ(::epoll_ctl(instance.fd, EPOLL_CTL_ADD, before, &event), 0);
-    event = event_of(EPOLLIN, 4);
-    ASSERT_EQ(::epoll_ctl(instance.fd, EPOLL_CTL_ADD, behind, &event), 0);
-    ASSERT_EQ(instance.set->add(first.b, first.b_fd, event_of(EPOLLIN, 2), false), 0);
-    ASSERT_EQ(instance.set->add(second.b, second.b_fd, event_of(EPOLLIN, 3), false), 0);
-    ASSERT_EQ(instance.ready(), Ready());
-    ASSERT_EQ(::eventfd_write(before, 1), 0);
+  for (const std::string taker : {"nobody", "agent", "agent of another user's", "sleeper", "poll"}) {
+    FourThings there(0, taker == "agent of another user's" ? ShmWakeKind::kSocket : ShmWakeKind::kEvents);
+    StreamPair& first = there.first;
+    ASSERT_EQ(::eventfd_write(there.before, 1), 0);
     EXPECT_EQ(1, send_text(*first.a, "x"));
-    EXPECT_EQ(1, send_text(*second.a, "x"));
-    if (taker == "agent") first.b->drain_channel();
+    EXPECT_EQ(1, send_text(*there.second.a, "x"));
+    if (taker.starts_with("agent")) first.b->take_wake_up();
     if (taker == "sleeper") first.b->after_sleep();
     if (taker == "poll") {
       Waiter polls;
@@ -252,29 +276,45 @@ TEST(EpollSet, AStreamKeepsItsPlaceInTheOrderWhenAnotherThreadTakesTheChannelsWa
       const Listed listed(&first.b->waiters(), polls);
       first.b->waiters().wake_others(POLLIN, polls);
     }
-    ASSERT_EQ(::eventfd_write(behind, 1), 0);
-    epoll_event told[8];
-    const int n = instance.set->wait(instance.fd, told, 8, 0, nullptr);
-    std::vector<std::uint64_t> order;
-    for (int i = 0; i < n; ++i) {
-      const std::uint64_t data = told[i].data.u64;  // a copy: the event is packed, and its words not aligned
-      order.push_back(data);
-    }
-    EXPECT_EQ(order, (std::vector<std::uint64_t>{1, 2, 3, 4})) << taker;
-    ::close(before);
-    ::close(behind);
+    ASSERT_EQ(::eventfd_write(there.behind, 1), 0);
+    EXPECT_EQ(there.told(), (FourThings::Order{1, 2, 3, 4})) << taker;
   }
+}
+
+TEST(EpollSet, AStreamHasThePlaceOfItsBytesHoweverLateTheAgentHearsOfThoseBefore) {
+  for (const std::uint32_t how : {0U, std::uint32_t{EPOLLET}}) {
+    for (const ShmWakeKind kind : {ShmWakeKind::kEvents, ShmWakeKind::kSocket}) {
+      FourThings there(how, kind);
+      StreamPair& first = there.first;
+      EXPECT_EQ(1, send_text(*first.a, "x"));
+      EXPECT_EQ(there.told(), (FourThings::Order{2}));
+      EXPECT_EQ("x", recv_text(*first.b, 10));
+      EXPECT_EQ(there.told(), FourThings::Order());
+      first.b->take_wake_up();
+      ASSERT_EQ(::eventfd_write(there.before, 1), 0);
+      EXPECT_EQ(1, send_text(*first.a, "y"));
+      EXPECT_EQ(there.told(), (FourThings::Order{1, 2})) << how << " " << static_cast<int>(kind);
+    }
+  }
+}
+
+TEST(EpollSet, AStreamIsToldBehindOthersOfItsInstanceThoughTheAgentHearsOfItAlone) {
+  FourThings there;
+  EXPECT_EQ(1, send_text(*there.second.a, "x"));
+  EXPECT_EQ(1, send_text(*there.first.a, "x"));
+  there.first.b->take_wake_up();
+  EXPECT_EQ(there.told(), (FourThings::Order{3, 2}));
 }
 
 // Nothing else says that there is something new.
 TEST(EpollSet, ASleeperHearsOfWhatAnotherThreadTakesAsItFallsAsleep) {
   StreamPair p;
-  p.promote();
+  p.promote(ShmWakeKind::kSocket);
   Instance instance;
   ASSERT_EQ(instance.set->add(p.b, p.b_fd, event_of(EPOLLIN, 3), false), 0);
   ASSERT_EQ(instance.ready(), Ready());
   EXPECT_EQ(1, send_text(*p.a, "x"));
-  p.b->drain_channel();
+  p.b->take_wake_up();
   const std::int64_t deadline = sys::now_ns() + kTooLong;
   EXPECT_EQ(instance.ready(16, deadline), Ready({{3, EPOLLIN}}));
   EXPECT_LT(sys::now_ns(), deadline);

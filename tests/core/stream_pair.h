@@ -122,8 +122,8 @@ struct StreamPair {
     return std::move(cb);
   }
 
-  void channels_up() {
-    auto [ca, cb] = make_shm_pair(ring_bytes);
+  void channels_up(ShmWakeKind kind = ShmWakeKind::kEvents) {
+    auto [ca, cb] = make_shm_pair(ring_bytes, kind);
     ASSERT_NE(nullptr, ca);
     a->channel_up(std::move(ca), b_nonce);
     b->channel_up(std::move(cb), a_nonce);
@@ -141,9 +141,9 @@ struct StreamPair {
     return false;
   }
 
-  void promote() {
+  void promote(ShmWakeKind kind = ShmWakeKind::kEvents) {
     start();
-    channels_up();
+    channels_up(kind);
     ASSERT_TRUE(pump_until([&] {
       return a->state() == State::kOnChannel && b->state() == State::kOnChannel;
     })) << state_name(a->state())

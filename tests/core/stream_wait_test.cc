@@ -308,14 +308,14 @@ struct Noting : Waiter {
 TEST(Stream, OthersAreToldOfAWakeUpBeforeTheChannelIsSilent) {
   for (const bool by_agent : {true, false}) {
     StreamPair p;
-    p.promote();
+    p.promote(by_agent ? ShmWakeKind::kSocket : ShmWakeKind::kEvents);
     ASSERT_EQ(0, p.b->plan_poll(POLLIN, Stream::Arm::kAlways).ready);
     Noting waiter(p.b->channel_fd());
     const Listed listed(&p.b->waiters(), waiter);
     EXPECT_EQ(1, send_text(*p.a, "x"));
     ASSERT_TRUE(readable(waiter.channel_fd, 0));
     if (by_agent) {
-      p.b->drain_channel();
+      p.b->take_wake_up();
     } else {
       p.b->after_sleep();
     }
@@ -323,6 +323,34 @@ TEST(Stream, OthersAreToldOfAWakeUpBeforeTheChannelIsSilent) {
     EXPECT_TRUE(waiter.in_time) << by_agent;
     EXPECT_FALSE(readable(waiter.channel_fd, 0));
   }
+}
+
+TEST(Stream, TheAgentTellsNobodyOfAWakeUpThatAThreadHasTaken) {
+  StreamPair p;
+  p.promote(ShmWakeKind::kSocket);
+  ASSERT_EQ(0, p.b->plan_poll(POLLIN, Stream::Arm::kAlways).ready);
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  p.b->after_sleep();
+  Noting waiter(p.b->channel_fd());
+  const Listed listed(&p.b->waiters(), waiter);
+  p.b->take_wake_up();
+  EXPECT_EQ(0, waiter.told);
+}
+
+TEST(Stream, TheAgentLeavesAWakeUpOfWhichEachWaiterIsTold) {
+  StreamPair p;
+  p.promote();
+  ASSERT_EQ(0, p.b->plan_poll(POLLIN, Stream::Arm::kAlways).ready);
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  Noting waiter(p.b->channel_fd());
+  {
+    const Listed listed(&p.b->waiters(), waiter);
+    p.b->take_wake_up();
+    EXPECT_EQ(0, waiter.told);
+    EXPECT_TRUE(readable(waiter.channel_fd, 0));
+  }
+  p.b->take_wake_up();
+  EXPECT_FALSE(readable(waiter.channel_fd, 0)) << "nobody else would";
 }
 
 TEST(WaitList, TheOthersAreWokenAndNotTheOneThatKnows) {
