@@ -67,19 +67,32 @@ bool enter() noexcept {
 // What a thread and its maker tell one another: it has tried to get a table of descriptors of its own with
 // `fd` in it, and it may end.
 struct Holder {
-  unsigned fd;
+  int fd;
+  bool has_it = false;
   std::atomic<std::uint32_t> has_tried{0};
   std::atomic<std::uint32_t> may_end{0};
 };
 
+// A table with a copy of `fd` alone: Linux 5.9, where nothing filters system calls as Docker does.
+bool takes_one(int fd) noexcept {
+  if (sys::call(SYS_close_range, 0U, ~0U, CLOSE_RANGE_UNSHARE) != 0) return false;
+  const int self = static_cast<int>(sys::call(SYS_pidfd_open, sys::getpid(), 0U));
+  return self >= 0 && sys::call(SYS_pidfd_getfd, self, fd, 0U) >= 0;
+}
+
+// A copy of the whole table. What the program closes meanwhile is closed a moment later.
+bool takes_all(int fd) noexcept {
+  if (sys::call(SYS_close_range, static_cast<unsigned>(fd) + 1, ~0U, CLOSE_RANGE_UNSHARE) != 0) {
+    return sys::call(SYS_unshare, CLONE_FILES) == 0;
+  }
+  if (fd > 0) sys::call(SYS_close_range, 0U, static_cast<unsigned>(fd) - 1, 0U);
+  return true;
+}
+
+template <bool takes(int fd) noexcept>
 void* hold(void* argument) noexcept {
   Holder& holder = *static_cast<Holder*>(argument);
-  // Linux before 5.9 has no such close_range(2), and the filters of containers refuse unshare(2).
-  if (sys::call(SYS_close_range, holder.fd + 1, ~0U, CLOSE_RANGE_UNSHARE) != 0) {
-    sys::call(SYS_unshare, CLONE_FILES);
-  } else if (holder.fd > 0) {
-    sys::call(SYS_close_range, 0U, holder.fd - 1, 0U);  // what the program closes meanwhile is to be closed
-  }
+  holder.has_it = takes(holder.fd);
   sys::futex_ring(holder.has_tried);
   while (holder.may_end == 0) sys::futex_wait(&holder.may_end, 0, nullptr);
   return nullptr;
@@ -100,24 +113,31 @@ bool start_thread(pthread_t& thread, void* (*body)(void*), void* argument) noexc
   return error == 0;
 }
 
+// Has a thread take a copy of `socket`, by `takes`, and closes it here. That is not its last close, as the
+// thread ends after it. False: it is still open.
+template <bool takes(int fd) noexcept>
+bool close_before_a_thread_ends(int socket) noexcept {
+  Holder holder{socket};
+  pthread_t thread;
+  if (!start_thread(thread, hold<takes>, &holder)) return false;
+  while (holder.has_tried == 0) sys::futex_wait(&holder.has_tried, 0, nullptr);
+  if (holder.has_it) sys::close_quietly(socket);
+  sys::futex_ring(holder.may_end);
+  pthread_join(thread, nullptr);
+  return holder.has_it;
+}
+
 // The last close(2) of a socket waits for bytes that linger, but not where a thread's end is what closes it
 // (PF_EXITING in inet_release(), net/ipv4/af_inet.c of Linux, and in its like of other protocols). What the
-// unread messages of a Unix socket hold is closed with it. So a thread takes a copy of the table of
-// descriptors, the socket is closed here, which is not its last close, and the thread ends. One at a time:
-// what a thread closes of its copy before it ends could else be the last of another one's socket.
+// unread messages of a Unix socket hold is closed with it. One at a time: what a thread that has taken all
+// closes of it before it ends could else be the last of another one's socket.
 void close_without_lingering(int socket) noexcept {
   while (has_copy.exchange(true)) {
     const std::uint32_t ended = copies_ended;
     if (has_copy) sys::futex_wait(&copies_ended, ended, nullptr);
   }
-  Holder holder{static_cast<unsigned>(socket)};
-  pthread_t thread;
-  const bool started = start_thread(thread, hold, &holder);
-  while (started && holder.has_tried == 0) sys::futex_wait(&holder.has_tried, 0, nullptr);
-  sys::close_quietly(socket);  // waits if no thread has a copy
-  if (started) {
-    sys::futex_ring(holder.may_end);
-    pthread_join(thread, nullptr);
+  if (!close_before_a_thread_ends<takes_one>(socket) && !close_before_a_thread_ends<takes_all>(socket)) {
+    sys::close_quietly(socket);  // waits
   }
   has_copy = false;
   sys::futex_ring(copies_ended);
