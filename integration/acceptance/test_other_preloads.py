@@ -4,10 +4,13 @@
 """
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from integration.lib import processes
 
 from . import support
 from .test_programs import check_promoted, fixture_eager, fixture_host, needs, \
@@ -28,6 +31,7 @@ OTHERS = {
 # it, without Ringroad as well.
 FAKETIME = f"{HERE}/faketime/libfaketimeMT.so.?"
 ROUNDS = 2000
+STARTS = 3  # a crash that comes only now and then is no reason to leave a test out
 
 
 def installed(pattern):
@@ -52,6 +56,18 @@ def pipelines(host, name, environment):
         return result
 
 
+def always_crashes(host, name, environment):
+    """Whether Redis ends by SIGSEGV each time that it is started. What else goes wrong is a failure."""
+    for time in range(STARTS):
+        try:
+            with redis(host, f"{name}-{time}", support.free_port(), environment):
+                return False
+        except processes.ProcessError as problem:
+            if f"ended with status -{signal.SIGSEGV.value}" not in str(problem):
+                raise
+    return True
+
+
 @pytest.fixture(name="expected", scope="module")
 def fixture_expected(tmp_path_factory):
     return pipelines(support.Host(tmp_path_factory.mktemp("plain")), "plain", None)
@@ -62,6 +78,9 @@ def fixture_expected(tmp_path_factory):
 @pytest.mark.parametrize("name", OTHERS)
 def test_streams_are_on_channels_beside(host, eager, expected, name, is_first):
     pattern, variables = OTHERS[name]
+    if always_crashes(host, f"{name}-alone", {"LD_PRELOAD": str(installed(pattern)), **variables}):
+        # Debian 13's asks tcmalloc for the size of what its own jemalloc gave.
+        pytest.skip(f"Redis crashes at each start with {name}, without Ringroad as well")
     assert pipelines(host, name, beside(eager, installed(pattern), is_first, variables)) == expected
 
 

@@ -229,10 +229,11 @@ systemctl restart sleeper; preload purged
 echo "left: $(systemctl list-units --no-legend --plain 'ringroad*') $(find /etc/systemd /run/systemd/generator -name '*ringroad*')"
 systemctl poweroff
 """
-UNITS = {"sleeper.service": "[Service]\nExecStart=/bin/sleep 1000\nPrivateDevices=yes\n",
-         "beside.service": "[Service]\nEnvironment=LD_PRELOAD=libm.so.6\nExecStart=/bin/sleep 1000\n",
+# Of type exec, for systemctl to return when the process is the program: before that its variables are systemd's.
+UNITS = {"sleeper.service": "[Service]\nType=exec\nExecStart=/bin/sleep 1000\nPrivateDevices=yes\n",
+         "beside.service": "[Service]\nType=exec\nEnvironment=LD_PRELOAD=libm.so.6\nExecStart=/bin/sleep 1000\n",
          # Its loader has musl's name.
-         "stranger.service": "[Service]\nExecStart=/opt/stranger 1000\n",
+         "stranger.service": "[Service]\nType=exec\nExecStart=/opt/stranger 1000\n",
          "tries.service": "[Unit]\nAfter=multi-user.target\n[Service]\nExecStart=/bin/bash /result/tries\n"}
 
 

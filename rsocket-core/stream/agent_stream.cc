@@ -254,7 +254,7 @@ void AgentStream::leave_closed(Reason reason) noexcept {
   {
     MutexLock tx(tx_mutex_);
     MutexLock rx(rx_mutex_);
-    if (state() != State::kOnChannel || !app_closed_ || peer_closed()) return;
+    if (state() != State::kOnChannel || !app_closed_ || cuts_ || peer_closed()) return;
     channel_->progress();
     if (!channel_->all_consumed()) demote(reason);
   }

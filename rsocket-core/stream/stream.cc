@@ -29,6 +29,8 @@ Stream::Stream(StreamHost* host, stats::Segment* segment, std::uint64_t id, int 
 }
 
 Stream::~Stream() {
+  // A peer that learns of the channel's end first would want to go on over TCP.
+  if (cuts_ && owns_fd_.exchange(false)) sys::close_quietly(fd());
   channel_.reset();
   if (owns_fd_) sys::close_quietly(fd());
   if (const std::uint64_t share = take_share(); share != 0) host_->release_share(share);
@@ -117,6 +119,9 @@ bool Stream::close_by_program(bool busy) noexcept {
       // As the kernel does when a socket is closed with unread data or with SO_LINGER{1, 0}.
       const linger cut{1, 0};
       sys::setsockopt(fd(), SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+      cuts_ = duplicate >= 0 && !busy && is_in_flight();
+    }
+    if (abort && !cuts_) {
       if (channel_ != nullptr) channel_->fail(Reason::kClosing);
       step(StreamEvent::kBroken, Reason::kClosing);
       protocol_.apply(SwitchEvent::kBroken);
@@ -133,9 +138,9 @@ bool Stream::close_by_program(bool busy) noexcept {
     }
     if (!close_now) {
       // A switch under way has its own time-out, and comes first.
-      if (state() != State::kSwitching) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
+      if (state() != State::kSwitching) deadline_ns_ = linger_ends_ns();
       if (peer_closed()) deadline_ns_ = follow_until_ns_;
-      if (!shut_wr()) {
+      if (!shut_wr() && !cuts_) {
         standing_.mark(StateWord::kShutWr);
         pending_shut_wr_ = !kernel_takes_bytes();
         if (!pending_shut_wr_) sys::shutdown(fd(), SHUT_WR);

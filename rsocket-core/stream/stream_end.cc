@@ -133,6 +133,17 @@ bool StreamTransitions::waits_to_be_read() noexcept {
          sys::now_ns() < deadline_ns_;
 }
 
+// The kernel's reset goes its own way to the peer, and would overtake what the channel still carries there:
+// the peer's program would lose what was sent before. Over TCP it reads that first.
+bool StreamTransitions::is_in_flight() noexcept {
+  return state() == State::kOnChannel && !channel_->failed() && !channel_->delivered();
+}
+
+std::int64_t StreamTransitions::linger_ends_ns() const noexcept {
+  if (!app_closed_) return kForever;
+  return sys::now_ns() + (cuts_ ? kCutTimeoutNs : kLingerTimeoutNs);
+}
+
 // The program has closed; are all its bytes where they can do without this process?
 void StreamTransitions::finish_linger() noexcept {
   if (!app_closed_ || state() == State::kClosed) return;
@@ -145,6 +156,10 @@ void StreamTransitions::finish_linger() noexcept {
       break;
     case State::kOnChannel:
       if (pending_shut_wr_) send_fin();
+      if (cuts_) {
+        done = peer_closed() || !is_in_flight();
+        break;
+      }
       channel_->flush();
       done = (peer_closed() || (fin_sent_ && channel_->tx_posted() == channel_->tx_head() &&
                                channel_->delivered() && !waits_to_be_read())) &&

@@ -375,7 +375,7 @@ void StreamTransitions::demote(Reason reason) noexcept {
   gave_back_ = came_again_ = false;
   left_at_ns_.store(sys::now_ns(), std::memory_order_relaxed);
   left_fin_at_ = std::exchange(fin_at_, kNoBoundary);
-  deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
+  deadline_ns_ = linger_ends_ns();
   // Without our promise the peer has written no frame, and writes none: it gives up when it reads
   // this. To wait for one behind more than can be peeked over would be to wait for the program.
   if (todo.has(SwitchAction::kForgetBoundary)) {
@@ -442,7 +442,7 @@ void StreamTransitions::back_on_tcp() noexcept {
   come_back_ = ReturnBuffer();
   channel_.reset();
   slot_->counts.resumptions.fetch_add(1, std::memory_order_relaxed);
-  deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
+  deadline_ns_ = linger_ends_ns();
   publish_identity();
   // The kernel answers an exit with unread bytes by a reset: also where those are on their way here.
   if (leave_reason_ != Reason::kExit || unread_on_tcp() >= owed_) reset_if_killed(false);

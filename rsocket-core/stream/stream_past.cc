@@ -87,7 +87,7 @@ void StreamTransitions::begin_return(Reason reason, SwitchEvent event) noexcept 
   gave_back_ = came_again_ = false;
   left_at_ns_.store(sys::now_ns(), std::memory_order_relaxed);
   left_fin_at_ = std::exchange(fin_at_, kNoBoundary);
-  deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
+  deadline_ns_ = linger_ends_ns();
   past_.at_ns = kForever;
   past_.since_ns = 0;
   past_.watched = false;

@@ -206,7 +206,7 @@ void StreamTransitions::maybe_switched() noexcept {
   past_.at_ns = kForever;
   set_peer_reason(Reason::kNone);
   if (pending_shut_wr_) send_fin();
-  if (app_closed_) deadline_ns_ = sys::now_ns() + kLingerTimeoutNs;
+  if (app_closed_) deadline_ns_ = linger_ends_ns();
   if (leaves_behind_token_ != Reason::kNone) leave_or_give_up(leaves_behind_token_);
   wake_all();
 }
@@ -224,7 +224,7 @@ void StreamTransitions::abort_switch(Reason reason) noexcept {
   const auto todo = protocol_.apply(SwitchEvent::kGiveUp);
   wrote_since_freeze_ = false;
   if (todo && todo->has(SwitchAction::kForgetBoundary)) boundary_ = kNoBoundary;
-  deadline_ns_ = app_closed_ ? sys::now_ns() + kLingerTimeoutNs : kForever;
+  deadline_ns_ = linger_ends_ns();
   channel_.reset();
   publish_identity();
   retry_.after_give_up(reason, peer_reason(), sys::now_ns());

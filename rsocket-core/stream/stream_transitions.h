@@ -25,6 +25,7 @@ class StreamTransitions : public StreamOptions {
   static constexpr std::int64_t kAnswerTimeoutNs = 500'000'000;  // for a connector's SWITCH
   static constexpr std::int64_t kReadTimeoutNs = 200'000'000;  // for what came before a SWITCH
   static constexpr std::int64_t kLingerTimeoutNs = 60'000'000'000;
+  static constexpr std::int64_t kCutTimeoutNs = 500'000'000;  // of a close that resets
   // For a program to take what has come, where no call is seen that waits for it.
   static constexpr std::int64_t kUnseenNs = 100'000'000;
   static constexpr std::int64_t kLongestUnseenNs = 3'200'000'000;  // twice as long each time
@@ -171,6 +172,8 @@ class StreamTransitions : public StreamOptions {
   void discard_unread() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool waits_to_follow() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   bool waits_to_be_read() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  bool is_in_flight() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
+  std::int64_t linger_ends_ns() const noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void finish_linger() noexcept RR_REQUIRES(tx_mutex_, rx_mutex_);
   void stall_begins() noexcept RR_REQUIRES(tx_mutex_);
   std::int64_t patience_ns() noexcept RR_REQUIRES(tx_mutex_);
@@ -207,28 +210,25 @@ class StreamTransitions : public StreamOptions {
   std::atomic<unsigned> guests_{0};          // that on_deferred_call_returned() is to come of
   std::atomic<unsigned> lent_{0};
   std::atomic<bool> known_to_agent_{false};  // it may keep or watch it
-  std::atomic<bool> awaited_{false};
-  std::atomic<bool> app_closed_{false};
+  std::atomic<bool> awaited_{false}, app_closed_{false};
   // A fork has waited in vain for it to come back, and the next one does not. Until it is back.
   std::atomic<bool> kept_a_fork_waiting{false};
 
   // Written under both locks, read under either.
-  Nonce nonce_{};       // ours: what the peer's frames start with
-  Nonce peer_nonce_{};  // what our frames start with
+  Nonce nonce_{}, peer_nonce_{};  // ours: what the peer's frames start with; what our frames start with
   std::uint64_t left_fin_at_ = kNoBoundary;  // as it was when we left the channel
   bool wrote_since_freeze_ = false;  // to TCP; under tx_mutex_
   bool waits_for_reader_ = false;  // to answer SWITCH
   bool pending_shut_wr_ = false;   // the program wants it; not on the wire yet
   bool kernel_shut_rd_ = false;    // the kernel was told
   bool closed_in_use_ = false;     // while a call was inside, for which the file stays open
+  bool cuts_ = false;              // the close resets the connection, once what was sent has arrived
   bool resets_if_killed_ = false;  // the socket has our SO_LINGER, not the program's
   bool follows_ = false;           // our FIN came after such a one
   Reason leave_reason_ = Reason::kNone, leaves_behind_token_ = Reason::kNone;
   linger linger_of_program_{};
-  std::uint64_t peer_s_ = 0;
-  std::uint64_t peer_consumed_ = 0;  // from the peer's RESUME
-  std::int64_t follow_until_ns_ = 0;
-  std::int64_t deadline_ns_ = kForever;
+  std::uint64_t peer_s_ = 0, peer_consumed_ = 0;  // the latter is from the peer's RESUME
+  std::int64_t follow_until_ns_ = 0, deadline_ns_ = kForever;
   // When it is looked whether the peer's program has read nothing of a full ring for too long, and what it
   // had read when that began. Under tx_mutex_.
   std::int64_t late_at_ns_ = kForever;

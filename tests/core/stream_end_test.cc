@@ -29,12 +29,12 @@ void close_stream(AgentStreamPtr& stream, int& fd) {
   ::close(std::exchange(fd, -1));
 }
 
-// What `a` sends from then on is never posted. The channel of `b`, which owns it.
-Channel& promote_without_credit(StreamPair& p) {
+// What `a` sends from then on is posted once in so many looks, or never. The channel of `b`, which owns it.
+Channel& promote_without_credit(StreamPair& p, std::uint32_t looks_per_post = 0) {
   p.start();
   auto [ca, cb] = make_shm_pair(p.ring_bytes);
-  const std::vector<Fault> never_posted{{FaultKind::kLimitCredit, 1, 0, Reason::kNone}};
-  p.a->channel_up(std::make_unique<FaultChannel>(std::move(ca), never_posted), p.b_nonce);
+  const std::vector<Fault> hardly_posted{{FaultKind::kLimitCredit, 1, looks_per_post, Reason::kNone}};
+  p.a->channel_up(std::make_unique<FaultChannel>(std::move(ca), hardly_posted), p.b_nonce);
   auto plain = std::make_unique<FaultChannel>(std::move(cb), std::vector<Fault>{});
   Channel& channel = *plain;
   p.b->channel_up(std::move(plain), p.a_nonce);
@@ -102,7 +102,62 @@ TEST(StreamEnd, AKilledPeersFinIsNoEndBeforeAllItsBytesAreHere) {
   EXPECT_EQ("<ECONNRESET>", got);
 }
 
-// As above, but the channel's end is noticed before that of the TCP connection.
+// The agent of a stream that its program has closed. True: it has ended.
+bool ends_within(AgentStreamPtr& stream, int looks) {
+  for (int i = 0; i < looks && !stream->interest().done; ++i) stream->service();
+  const bool done = stream->interest().done;
+  if (done) stream.reset();
+  return done;
+}
+
+enum class Cut { kByOption, kByUnreadBytes, kByOptionAtExit };
+class ResetByClose : public ::testing::TestWithParam<Cut> {};
+
+TEST_P(ResetByClose, ComesBehindWhatTheChannelStillCarries) {
+  StreamPair p;
+  promote_without_credit(p, 16);
+  const linger cut{1, 0};
+  if (GetParam() == Cut::kByUnreadBytes) {
+    EXPECT_EQ(6, send_text(*p.b, "unread"));
+  } else {
+    setsockopt(p.a_fd, SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+  }
+  EXPECT_EQ(6, send_text(*p.a, "before"));
+  close_stream(p.a, p.a_fd);
+  if (GetParam() == Cut::kByOptionAtExit) p.a->leave_closed(Reason::kExit);
+  p.b->service();
+  EXPECT_EQ("<EAGAIN>", recv_text(*p.b, 100));  // neither has come yet
+  EXPECT_TRUE(ends_within(p.a, 20));
+  ASSERT_TRUE(service_until(p.b, [&] { return p.b->state() == State::kReset; }));
+  EXPECT_EQ("before", recv_text(*p.b, 100));
+  EXPECT_EQ("<ECONNRESET>", recv_text(*p.b, 100));
+}
+
+INSTANTIATE_TEST_SUITE_P(StreamEnd, ResetByClose,
+                         ::testing::Values(Cut::kByOption, Cut::kByUnreadBytes, Cut::kByOptionAtExit));
+
+TEST(StreamEnd, AResetDoesNotWaitForLongForAPeerThatTakesNothing) {
+  StreamPair p;
+  promote_without_credit(p);
+  const linger cut{1, 0};
+  setsockopt(p.a_fd, SOL_SOCKET, SO_LINGER, &cut, sizeof cut);
+  EXPECT_EQ(6, send_text(*p.a, "before"));
+  close_stream(p.a, p.a_fd);
+  p.a->service();
+  EXPECT_FALSE(p.a->interest().done);
+  const std::int64_t deadline = p.a->interest().deadline_ns;
+  EXPECT_LE(deadline, sys::now_ns() + 500'000'000);
+  EXPECT_TRUE(service_until(p.a, [&] {
+    p.a->deadline_passed();
+    return p.a->interest().done;
+  }));
+  EXPECT_GE(sys::now_ns(), deadline);
+  p.a.reset();
+  ASSERT_TRUE(service_until(p.b, [&] { return p.b->state() == State::kReset; }));
+  EXPECT_EQ("<ECONNRESET>", recv_text(*p.b, 100));
+}
+
+// As AKilledPeersFinIsNoEndBeforeAllItsBytesAreHere, but the channel's end is noticed before that of TCP.
 TEST(StreamEnd, ADestroyedChannelsFinIsNoEndBeforeAllItsBytesAreHere) {
   StreamPair p;
   Channel& channel = promote_without_credit(p);
