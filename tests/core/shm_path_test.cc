@@ -27,6 +27,8 @@ namespace {
 const Endpoint kServer = v4(0x0a010203, test_port());  // 10.1.2.3
 const Endpoint kOther = v4(0x0a010204, 50'000);
 const std::string kName = kServer.to_string();
+// A listener of another namespace, whose addresses are not known here: these tests have no such address.
+const ListenerFacts kElsewhere{.network = 1};
 
 // A directory, and what the kernel says of a connection whose other end is in another namespace.
 class ShmPath : public testing::Test {
@@ -63,6 +65,12 @@ class ShmPath : public testing::Test {
   const std::string directory_ = make_directory();
   const std::string other_directory_ = make_directory();
 };
+
+std::vector<Endpoint> reached_at(const Endpoint& local, const ListenerFacts& facts = {}) {
+  std::vector<Endpoint> out;
+  EXPECT_TRUE(shm_directory::reached_at(local, facts, out));
+  return out;
+}
 
 // A process that has a path's socket, and does with it what it likes.
 class Squatter {
@@ -108,7 +116,7 @@ TEST_F(ShmPath, TwoEndsThatProveOneKeyGetAChannel) {
   host.key = client.key = kOneKey;
   host.accept_everything();
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   ASSERT_EQ(ask(client, host).reason, Reason::kNone);
   ASSERT_TRUE(run_until({host.transport.get()}, [&] { return !host.agent.channels.empty(); }));
   EXPECT_TRUE(says(client.agent.channel(), host.agent.channel(), "there"));
@@ -123,7 +131,7 @@ TEST_F(ShmPath, WithoutADirectoryNothingIsMadeAndNobodyIsAsked) {
   client.by_path = true;
   host.key = client.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace);
 }
 
@@ -132,7 +140,7 @@ TEST_F(ShmPath, WithoutAKeyNeitherEndAnswersForTheOther) {
   Node client(directory_.c_str());
   host.accept_everything();
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace);
   EXPECT_TRUE(host.agent.requests.empty()) << "it was asked without a proof";
   Node with_key(directory_.c_str());
@@ -149,7 +157,7 @@ TEST_F(ShmPath, ARequestThatProvesAnotherKeyIsRefused) {
   client.key = kOneKey;
   host.accept_everything();
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   EXPECT_EQ(ask(client, host).peer_reason, Reason::kWrongKey);
   EXPECT_TRUE(host.agent.channels.empty());
 }
@@ -159,7 +167,7 @@ TEST_F(ShmPath, AProcessThatHasThePathFirstIsNotBelievedAndKeepsItsPathOnly) {
   Node host(directory_.c_str());
   host.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kBusy);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kBusy);
   for (const bool reflected : {false, true}) {
     Node client(directory_.c_str());
     client.key = kOneKey;
@@ -187,7 +195,7 @@ TEST_F(ShmPath, AnAnswerThatAProcessBetweenTheEndsPassesOnIsNotBelieved) {
     host.key = client.key = kOneKey;
     host.accept_everything();
     ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-    ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+    ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
     if (!between) {
       EXPECT_EQ(ask(client, host).reason, Reason::kNone) << "the same without it";
       continue;
@@ -220,7 +228,7 @@ TEST_F(ShmPath, ARequestThatIsReplayedTakesOnePlace) {
   Node client(other_directory_.c_str());
   host.key = client.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   Squatter squatter(other_directory_ + "/" + kName);
   client.connect(kServer, kOther);
   ShmPacket hello;
@@ -247,7 +255,7 @@ TEST_F(ShmPath, ARequestForAnotherAddressThanThePathsIsRefused) {
   Node host(directory_.c_str());
   host.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   const Endpoint other = v4(0x0a010209, kServer.port);
   // A name that leads to the same socket.
   ASSERT_EQ(::link(path().c_str(), (directory_ + "/" + other.to_string()).c_str()), 0);
@@ -262,8 +270,8 @@ TEST_F(ShmPath, IsThereForEveryUserAndGoesWithItsListener) {
   const mode_t before = ::umask(077);
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone) << "once more";
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone) << "once more";
   ::umask(before);
   struct stat facts{};
   ASSERT_EQ(::stat(path().c_str(), &facts), 0);
@@ -279,9 +287,9 @@ TEST_F(ShmPath, WhatADeadProcessHasLeftIsReplaced) {
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
   // One that is new may belong to a process that is about to listen.
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kBusy);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kBusy);
   ASSERT_EQ(::utimensat(AT_FDCWD, path().c_str(), long_ago, 0), 0);
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
 }
 
 // The host's clock was wrong when it was made, or its maker has chosen the time.
@@ -292,19 +300,19 @@ TEST_F(ShmPath, WhatADeadProcessHasLeftIsReplacedThoughItSaysThatItIsNewerThanNo
   ASSERT_EQ(::utimensat(AT_FDCWD, path().c_str(), to_come, 0), 0);
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
 }
 
 TEST_F(ShmPath, StaysForTheOtherListenerThatIsReachedThere) {
   const Endpoint any6 = v6(in6addr_any, test_port());
   const Endpoint any4 = v4(INADDR_ANY, test_port());
-  const std::vector<Endpoint> reached = shm_directory::reached_at(any4);
+  const std::vector<Endpoint> reached = reached_at(any4);
   if (reached.empty()) GTEST_SKIP() << "no address but loopback";
   const std::string here = directory_ + "/" + reached.front().to_string();
   Node host(directory_.c_str());
   for (const Endpoint& at : {any6, any4}) {
     ASSERT_EQ(host.transport->listen(at), Reason::kNone);
-    ASSERT_EQ(host.transport->listen_by_path(at), Reason::kNone);
+    ASSERT_EQ(host.transport->listen_by_path(at, {}), Reason::kNone);
   }
   host.transport->unlisten(any6);
   EXPECT_TRUE(std::filesystem::exists(here));
@@ -316,7 +324,7 @@ TEST_F(ShmPath, StaysForTheOtherListenerThatIsReachedThere) {
 TEST_F(ShmPath, EndsAlthoughAStrangerGoesOnConnecting) {
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   std::atomic<bool> ended{false};
   std::atomic<int> let_in{0};
   const sockaddr_un name = at(path());
@@ -339,11 +347,81 @@ TEST_F(ShmPath, EndsAlthoughAStrangerGoesOnConnecting) {
   EXPECT_LT(meanwhile, 2 * ShmTransport::kBacklog);
 }
 
+TEST_F(ShmPath, ThatSomebodyRemovedComesBackAtTheNextLook) {
+  Node host(directory_.c_str());
+  Node client(directory_.c_str());
+  host.key = client.key = kOneKey;
+  host.accept_everything();
+  ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
+  Rendezvous where;
+  int fd = -1;
+  ASSERT_EQ(host.transport->listen_alone(where, fd), Reason::kNone);
+  const int before = open_descriptors();
+  std::filesystem::remove_all(directory_);
+  host.transport->look_at_paths();  // there is nothing that takes a path
+  EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace);
+  std::filesystem::create_directory(directory_);
+  host.transport->look_at_paths();
+  EXPECT_EQ(open_descriptors(), before);
+  const auto paths = [&] {
+    return std::distance(std::filesystem::directory_iterator(directory_), std::filesystem::directory_iterator());
+  };
+  EXPECT_EQ(paths(), 2);
+  Node late(directory_.c_str());
+  late.key = kOneKey;
+  EXPECT_EQ(ask(late, host).reason, Reason::kNone);
+  Node led(directory_.c_str());
+  led.key = kOneKey;
+  led.connect(kServer, kOther, &where);
+  ASSERT_TRUE(has_outcome(led, host));
+  EXPECT_EQ(led.agent.channels.size(), 1U) << "the process' own";
+  host.transport->unlisten(kServer);
+  host.transport->look_at_paths();
+  EXPECT_EQ(paths(), 1) << "it goes with its listener";
+}
+
+TEST_F(ShmPath, OfAnotherProcessIsLeftToItAtALook) {
+  Node host(directory_.c_str());
+  ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
+  std::filesystem::remove(path());
+  struct stat before{};
+  struct stat after{};
+  {
+    const Squatter squatter(path());
+    ASSERT_EQ(::stat(path().c_str(), &before), 0);
+    host.transport->look_at_paths();
+    ASSERT_EQ(::stat(path().c_str(), &after), 0);
+    EXPECT_EQ(before.st_ino, after.st_ino);
+  }
+  std::filesystem::remove(path());
+  host.transport->look_at_paths();
+  EXPECT_TRUE(std::filesystem::exists(path())) << "it has left";
+}
+
+// Between a look at what stands there and the removal another process may have put its own there.
+TEST_F(ShmPath, OfALiveProcessIsNotTakenAwayInThePlaceOfTheOneThatWasLookedAt) {
+  const auto file_of = [](const std::string& path) {
+    struct stat facts{};
+    EXPECT_EQ(::stat(path.c_str(), &facts), 0);
+    return shm_directory::File{facts.st_dev, facts.st_ino};
+  };
+  const Squatter live(path());
+  const auto live_file = file_of(path());
+  const std::string other = directory_ + "/other";
+  const Squatter dead(other);
+  EXPECT_FALSE(shm_directory::take_away(at(path()), file_of(other)));
+  EXPECT_EQ(file_of(path()), live_file);
+  EXPECT_TRUE(shm_directory::take_away(at(path()), live_file));
+  EXPECT_FALSE(std::filesystem::exists(path()));
+}
+
 TEST_F(ShmPath, WhatIsNoSocketStays) {
   std::filesystem::create_directory(path());
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kBusy);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kBusy);
   EXPECT_TRUE(std::filesystem::is_directory(path()));
 }
 
@@ -356,7 +434,7 @@ TEST_F(ShmPath, ADirectoryThatTakesNoSocketLeavesOneReasonAtBothEnds) {
     Node client(directory.c_str());
     host.key = client.key = kOneKey;
     ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-    EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kOtherNamespace) << directory;
+    EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kOtherNamespace) << directory;
     EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace) << directory;
   }
 }
@@ -366,7 +444,7 @@ TEST_F(ShmPath, ASymbolicLinkIsNotFollowed) {
   Node client(directory_.c_str());
   host.key = client.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   std::filesystem::create_symlink(other_directory_ + "/" + kName, path());
   EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace);
   EXPECT_TRUE(host.agent.requests.empty());
@@ -406,8 +484,8 @@ TEST_F(ShmPath, SocketsOfDeadProcessesOfGroupsGo) {
 
 TEST(ShmReachedAt, IsEachAddressOfTheNamespaceButItsOwnLoopback) {
   const Endpoint exact = v4(0x0a010203, 3306);
-  EXPECT_EQ(shm_directory::reached_at(exact), std::vector<Endpoint>{exact});
-  EXPECT_TRUE(shm_directory::reached_at(v4(INADDR_LOOPBACK, 3306)).empty());
+  EXPECT_EQ(reached_at(exact, kElsewhere), std::vector<Endpoint>{exact});
+  EXPECT_TRUE(reached_at(v4(INADDR_LOOPBACK, 3306)).empty());
   std::vector<Endpoint> v4_expected;
   std::vector<Endpoint> all_expected;
   ifaddrs* list = nullptr;
@@ -427,8 +505,8 @@ TEST(ShmReachedAt, IsEachAddressOfTheNamespaceButItsOwnLoopback) {
     std::sort(of.begin(), of.end());
     return of;
   };
-  EXPECT_EQ(sorted(shm_directory::reached_at(v4(INADDR_ANY, 3306))), sorted(v4_expected));
-  EXPECT_EQ(sorted(shm_directory::reached_at(v6(in6addr_any, 3306))), sorted(all_expected));
+  EXPECT_EQ(sorted(reached_at(v4(INADDR_ANY, 3306))), sorted(v4_expected));
+  EXPECT_EQ(sorted(reached_at(v6(in6addr_any, 3306))), sorted(all_expected));
 }
 
 TEST_F(ShmPath, NoDescriptorIsLeftOpen) {
@@ -439,7 +517,7 @@ TEST_F(ShmPath, NoDescriptorIsLeftOpen) {
     host.key = client.key = kOneKey;
     host.accept_everything();
     ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-    ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+    ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
     ASSERT_EQ(ask(client, host).reason, Reason::kNone);
   }
   EXPECT_EQ(open_descriptors(), before);
