@@ -10,12 +10,12 @@
 
 namespace ringroad {
 
-// Whether the endpoint's address is this namespace's own. Also an address that a program may bind although it is
-// none (net.ipv4.ip_nonlocal_bind) is not; where the kernel does not tell the two apart, it is.
+// Whether the endpoint's address is this namespace's own. One that a program may bind all the same is not
+// (net.ipv4.ip_nonlocal_bind), unless the kernel does not tell the two apart.
 bool is_own_address(const Endpoint& endpoint) noexcept;
 
-// What the interfaces have, without loopback and link-local addresses. False: the kernel has not told all of it.
-// May throw std::bad_alloc.
+// What the interfaces have, without loopback and link-local addresses. False: the kernel has not told all of
+// it. May throw std::bad_alloc.
 bool add_ipv4_addresses(std::vector<Address>& out);
 bool add_ipv6_addresses(std::vector<Address>& out);
 

@@ -1,5 +1,6 @@
 // What a network namespace has for addresses, and the paths of listeners that follow them.
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -7,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -29,12 +31,18 @@ const Endpoint kLater = v4(0xc0a80204, kPort);  // 192.168.2.4
 const Endpoint kAny4 = v4(INADDR_ANY, kPort);
 const Endpoint kAny6 = v6(in6addr_any, kPort);
 
+std::vector<Endpoint> reached_at(const Endpoint& local, const ListenerFacts& facts = {}) {
+  std::vector<Endpoint> out;
+  EXPECT_TRUE(shm_directory::reached_at(local, facts, out));
+  return out;
+}
+
 class OwnAddresses : public testing::Test {
  protected:
   ~OwnAddresses() override { std::filesystem::remove_all(directory_); }
 
-  // Runs it in a thread with a network namespace of its own, which has but the loopback interface. False: this
-  // user may have none.
+  // Runs it in a thread with a network namespace of its own, which has the loopback interface alone. False:
+  // this user may have none.
   static bool in_a_network_of_its_own(const std::function<void()>& run) {
     bool ran = false;
     std::thread([&] {
@@ -84,6 +92,33 @@ TEST_F(OwnAddresses, AreThoseOfInterfacesAndNotThoseThatAProgramMayBindAllTheSam
   if (!ran) GTEST_SKIP() << "needs root, for a network namespace";
 }
 
+TEST_F(OwnAddresses, AreWhereAListenerIsReachedButForLoopback) {
+  const Endpoint exact = v4(0x0a010203, 3306);
+  EXPECT_EQ(reached_at(exact, {.network = 1}), std::vector<Endpoint>{exact});
+  EXPECT_TRUE(reached_at(v4(INADDR_LOOPBACK, 3306)).empty());
+  std::vector<Endpoint> v4_expected;
+  std::vector<Endpoint> all_expected;
+  ifaddrs* list = nullptr;
+  ASSERT_EQ(getifaddrs(&list), 0);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    Endpoint found;
+    const bool is_v6 = entry->ifa_addr != nullptr && entry->ifa_addr->sa_family == AF_INET6;
+    const socklen_t length = is_v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    if (entry->ifa_addr == nullptr || !Endpoint::from_sockaddr(entry->ifa_addr, length, found)) continue;
+    found.port = 3306;
+    if (found.is_loopback() || found.scope != 0) continue;
+    all_expected.push_back(found);
+    if (!is_v6) v4_expected.push_back(found);
+  }
+  freeifaddrs(list);
+  const auto sorted = [](std::vector<Endpoint> of) {
+    std::sort(of.begin(), of.end());
+    return of;
+  };
+  EXPECT_EQ(sorted(reached_at(v4(INADDR_ANY, 3306))), sorted(v4_expected));
+  EXPECT_EQ(sorted(reached_at(v6(in6addr_any, 3306))), sorted(all_expected));
+}
+
 TEST_F(OwnAddresses, HavePathsThatFollowThem) {
   const bool ran = in_a_network_of_its_own([&] {
     Node host(directory_.c_str());
@@ -92,7 +127,7 @@ TEST_F(OwnAddresses, HavePathsThatFollowThem) {
       ASSERT_EQ(host.transport->listen(at), Reason::kNone);
       EXPECT_EQ(host.transport->listen_by_path(at, {}), Reason::kNone);
     }
-    EXPECT_TRUE(std::filesystem::is_empty(directory_)) << "no path for an address of another host or namespace";
+    EXPECT_TRUE(std::filesystem::is_empty(directory_)) << "no path for an address of others";
     have_address(kFirst);
     host.transport->look_at_paths();
     EXPECT_TRUE(has_path(kFirst));
@@ -137,16 +172,11 @@ TEST_F(OwnAddresses, HaveNoPathForAListenerOfAnotherNamespace) {
     ListenerFacts facts{.network = network_of(here)};
     ::close(here);
     if (facts.network == 0) return;  // before Linux 5.14
-    const auto reached = [&](const Endpoint& at) {
-      std::vector<Endpoint> out;
-      EXPECT_TRUE(shm_directory::reached_at(at, facts, out));
-      return out;
-    };
-    EXPECT_EQ(reached(kAny4), std::vector<Endpoint>{kFirst});
-    EXPECT_TRUE(reached(kLater).empty());
+    EXPECT_EQ(reached_at(kAny4, facts), std::vector<Endpoint>{kFirst});
+    EXPECT_TRUE(reached_at(kLater, facts).empty());
     ++facts.network;
-    EXPECT_TRUE(reached(kAny4).empty());
-    EXPECT_EQ(reached(kLater), std::vector<Endpoint>{kLater}) << "it is bound to that";
+    EXPECT_TRUE(reached_at(kAny4, facts).empty());
+    EXPECT_EQ(reached_at(kLater, facts), std::vector<Endpoint>{kLater}) << "it is bound to that";
   });
   if (!ran) GTEST_SKIP() << "needs root, for a network namespace";
 }

@@ -190,7 +190,8 @@ bool reached_at(const Endpoint& local, const ListenerFacts& facts, std::vector<E
   if (here >= 0) sys::close_quietly(here);
   if (!local.is_any()) {
     // Of another namespace's addresses this thread knows nothing.
-    if (!local.is_loopback() && local.scope == 0 && (elsewhere || is_own_address(local))) out.push_back(local);
+    const bool is_one = !local.is_loopback() && local.scope == 0;
+    if (is_one && (elsewhere || is_own_address(local))) out.push_back(local);
     return here >= 0;
   }
   if (elsewhere) return true;

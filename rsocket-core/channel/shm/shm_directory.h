@@ -41,11 +41,11 @@ bool stands_there(const sockaddr_un& path, const File& file) noexcept;
 void remove(const sockaddr_un& path, const File& file) noexcept;
 // The same after a look, by which it was that file. True: it was, and is gone.
 //
-// Another process may put its own there at any moment, and no call unlinks "this file, if it is still there". So the
-// path first gets a name that nobody else knows, in one step, and only what is found under that is unlinked. If
-// another process' path came along, it goes back, also in one step. In between a third process may have taken the
-// place; then two had it in turn, and the first finds at its next look that its path has gone. A process that is
-// killed between the steps leaves a name that remove_dead() knows.
+// Another process may put its own there at any moment, and no call unlinks "this file, if it is still there".
+// So the path first gets a name that nobody else knows, in one step, and only what is found under that is
+// unlinked. If another process' path came along, it goes back, also in one step. If a third process took the
+// place meanwhile, two had it in turn, and the first finds at its next look that its path has gone. A process
+// that is killed between the steps leaves a name that remove_dead() knows.
 bool take_away(const sockaddr_un& path, const File& file) noexcept;
 // Connects `fd` to the socket there, never through a symbolic link. 0, or an errno; ECONNREFUSED also where
 // there is none, or none that this user may use.
@@ -54,9 +54,9 @@ int connect(int fd, const sockaddr_un& path) noexcept;
 void remove_dead(const char* directory, unsigned most) noexcept;
 
 // The endpoints at which connectors of other network namespaces reach a listener that is bound to `local`:
-// itself, or one for each address of the calling thread's namespace. Neither loopback nor link-local ones, nor
-// one that the namespace does not have. A listener of another namespace is reached at the address that it is bound
-// to, if that is one. False: the kernel has not told. May throw std::bad_alloc.
+// itself, or one for each address of the calling thread's namespace. Neither loopback nor link-local ones,
+// nor one that the namespace does not have. A listener of another namespace is reached at the address that
+// it is bound to, if that is one. False: the kernel has not told. May throw std::bad_alloc.
 bool reached_at(const Endpoint& local, const ListenerFacts& facts, std::vector<Endpoint>& out);
 
 }  // namespace ringroad::shm_directory

@@ -80,13 +80,13 @@ void ShmTransport::look_at_paths() noexcept {
   const Key last = last_key_;
   for (auto it = listeners_.begin(); it != listeners_.end() && it->first <= last;) {
     const auto path = it++;
-    if (!path->second.by_path() || shm_directory::stands_there(path->second.path, path->second.file)) continue;
     Listener again = path->second;
+    if (!again.by_path() || shm_directory::stands_there(again.path, again.file)) continue;
     again.fd = -1;
     again.paused = false;
     const Reason why = begin_listener(again, &again.path, sizeof again.path);
     // A process' own is found by its name, which only this listener knows.
-    if (why == Reason::kNone || !path->second.any_address) end_listener(path, false);
+    if (why == Reason::kNone || !again.any_address) end_listener(path, false);
   }
   for (auto it = listeners_.begin(); it != listeners_.end() && it->first <= last;) {
     const auto listener = it++;
