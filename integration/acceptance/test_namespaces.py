@@ -36,8 +36,8 @@ class Host:
         self.rendezvous.chmod(0o1777)
         self.tool = ringroad.Ringroad(support.BUILD)
 
-    def container(self, name, unmapped=False):
-        return bridge.Container(self.network, name, self.directory, unmapped)
+    def container(self, name, unmapped=False, kinds=bridge.KINDS):
+        return bridge.Container(self.network, name, self.directory, unmapped, kinds)
 
     def preload(self, container, key=True, rendezvous=True, messages=1, **keys):
         """The variables of a preloaded program there; `rendezvous`: True, False, or another directory."""
@@ -210,6 +210,23 @@ def test_paths_follow_the_addresses_of_a_container(host):
         support.wait_for(lambda: not path.exists(), "the end of that path", 60)
         assert host.path(answers).exists()
         assert server.finish() == 0
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "own"])
+def test_a_server_that_moved_to_another_namespace_is_found_at_the_address_that_it_is_bound_to(host, address):
+    asks, before, after = (host.container(name, kinds=("--net",)) for name in ("client", "before", "after"))
+    at = after.address if address == "own" else address
+    with talker(before, "moved", at, PORT, after.pid, preload=host.preload(before)) as server:
+        server.line()
+        assert host.path(before).exists()
+        assert host.path(after).exists() == (address == "own")
+        with talker(asks, "ask", after.address, PORT, preload=host.preload(asks)) as client:
+            client.line()
+            if address == "own":
+                settle(host, client, asks, [before])
+            else:
+                assert stays(host, client, asks, OTHER)[0] == OTHER
+            end(server, client)
 
 
 def test_a_server_that_may_bind_any_address_leaves_the_path_to_the_container_that_has_it(host):

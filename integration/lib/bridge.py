@@ -84,8 +84,8 @@ class Namespaces:
 class Container(Namespaces):
     """One at `address` of the bridge's network, with a runtime directory of its own."""
 
-    def __init__(self, network, name, directory, unmapped=False):
-        super().__init__(unmapped)
+    def __init__(self, network, name, directory, unmapped=False, kinds=KINDS):
+        super().__init__(unmapped, kinds)
         self.user_outside = UNMAPPED_USER if unmapped else os.geteuid()
         self.name = name
         self.address6 = None
