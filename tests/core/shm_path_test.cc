@@ -319,6 +319,7 @@ TEST_F(ShmPath, EndsAlthoughAStrangerGoesOnConnecting) {
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
   ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
+  ASSERT_TRUE(std::filesystem::exists(path()));
   std::atomic<bool> ended{false};
   std::atomic<int> let_in{0};
   const sockaddr_un name = at(path());
