@@ -78,19 +78,22 @@ Reason ShmTransport::have_paths(const Listener& listener) noexcept {
 void ShmTransport::look_at_paths() noexcept {
   // Keys grow with time: those that are made here are not met.
   const Key last = last_key_;
-  for (auto it = listeners_.begin(); it != listeners_.end() && it->first <= last;) {
-    const auto path = it++;
-    Listener again = path->second;
+  Key key = 0;
+  for (auto it = listeners_.begin(); it != listeners_.end() && it->first <= last;
+       it = listeners_.upper_bound(key)) {
+    key = it->first;
+    Listener again = it->second;
     if (!again.by_path() || shm_directory::stands_there(again.path, again.file)) continue;
     again.fd = -1;
     again.paused = false;
     const Reason why = begin_listener(again, &again.path, sizeof again.path);
     // A process' own is found by its name, which only this listener knows.
-    if (why == Reason::kNone || !again.any_address) end_listener(path, false);
+    if (why == Reason::kNone || !again.any_address) end_listener(it, false);
   }
-  for (auto it = listeners_.begin(); it != listeners_.end() && it->first <= last;) {
-    const auto listener = it++;
-    if (listener->second.has_paths) have_paths(Listener(listener->second));
+  for (auto it = listeners_.begin(); it != listeners_.end() && it->first <= last;
+       it = listeners_.upper_bound(key)) {
+    key = it->first;
+    if (it->second.has_paths) have_paths(Listener(it->second));  // may end any that is a path's
   }
 }
 
