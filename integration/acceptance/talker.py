@@ -9,6 +9,8 @@
                                      say TEXT     sends the line, says what came back
                                      bulk BYTES   sends and receives so many, says their digest
                                      take N PATH  makes descriptor N a file of its own, says "taken"
+  talker.py untitled ...           the same as without the word, after it has overwritten its environment, as programs do
+                                   to show a title
 """
 
 import ctypes
@@ -110,6 +112,12 @@ def ask(address, port):
     connection.close()
 
 
+def overwrite_environment():
+    with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
+        begin, end = map(int, stat.read().rpartition(")")[2].split()[47:49])
+    ctypes.memset(begin, ord(" "), end - begin)
+
+
 def receive(connection, count):
     received = bytearray()
     while len(received) < count:
@@ -121,5 +129,8 @@ def receive(connection, count):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "untitled":
+        overwrite_environment()
+        del sys.argv[1]
     {"serve": serve, "prefork": prefork, "children": children,
      "moved": moved, "ask": ask}[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))
