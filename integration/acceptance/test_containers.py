@@ -21,8 +21,8 @@ SOMEBODY = 100_000
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING) or os.geteuid() != 0,
                                 reason=f"needs root and {', '.join(MISSING or PROGRAMS)}")
-KINDS = ("--pid", "--uts")
-OWN_SHM = "mount -t tmpfs -o mode=1777 shm /dev/shm && "
+KINDS = ("--pid", "--mount", "--uts")
+OWN_SHM = "mount -t tmpfs -o mode=1777 shm /dev/shm"
 
 
 @pytest.fixture(name="host")
@@ -33,9 +33,10 @@ def fixture_host(tmp_path):
 class Container:
     """A server and its client; ends both at the end of `with`."""
 
-    def __init__(self, host, name, runtime=None, labels="", user=False, kinds=KINDS, asks=("ask",)):
+    def __init__(self, host, name, runtime=None, labels="", user=False, kinds=KINDS, untitled=(), shares=None):
         """`runtime`: a directory that it shares; None: the default, in a /dev/shm of its own. `user`: its root is
-        another user of the host. `kinds`: its namespaces beside those of mounts and network; `asks`: the client."""
+        another user of the host. `kinds`: its namespaces beside that of networks. `untitled`: which of "serve" and
+        "ask" overwrites its environment. `shares`: a directory that is at `runtime` there, and not in its own place."""
         self.name = name
         self._host = host
         policy = host.directory / "containers.toml"
@@ -44,12 +45,15 @@ class Container:
         self.preload = host.preload(policy) | {"RINGROAD_RUNTIME_DIR": str(runtime or "")}
         if labels:
             self.preload["RINGROAD_LABELS"] = labels
-        self._asks = asks
-        set_name = f"hostname {name} && " if "--uts" in kinds else ""
-        setup = f"mount -t proc proc /proc && {'' if runtime else OWN_SHM}{set_name}ip link set lo up"
+        self._words = {verb: ["untitled", verb] if verb in untitled else [verb] for verb in ("serve", "ask")}
+        setup = " && ".join([*([f"hostname {name}"] if "--uts" in kinds else []),
+                             *(["mount -t proc proc /proc"] if "--mount" in kinds else []),
+                             *([] if runtime else [OWN_SHM]),
+                             *([f"mount --bind {shares} {runtime}", f"mount -t tmpfs none {shares}"] if shares else []),
+                             "ip link set lo up"])
         who = ["setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups"] if user else []
-        kinds = [*kinds, "--mount", "--net", "--fork", "--kill-child", *(["--map-root-user"] if user else [])]
-        self._server = support.Talker("serve", "127.0.0.1", 0, preload=self.preload,
+        kinds = [*kinds, "--net", "--fork", "--kill-child", *(["--map-root-user"] if user else [])]
+        self._server = support.Talker(*self._words["serve"], "127.0.0.1", 0, preload=self.preload,
                                       prefix=[*who, "unshare", *kinds, "sh", "-c", f'{setup} && exec "$@"', "sh"])
         self._client = None
 
@@ -58,7 +62,7 @@ class Container:
             self.port = int(self._server.line().split()[1])
             self.pid = support.children(self._server.pid)[0]
             self.namespace = os.stat(f"/proc/{self.pid}/ns/pid").st_ino
-            self._client = support.Talker(*self._asks, "127.0.0.1", self.port, preload=self.preload,
+            self._client = support.Talker(*self._words["ask"], "127.0.0.1", self.port, preload=self.preload,
                                           prefix=self.inside())
             assert self._client.line() == "connected"
             self.client_pid = support.children(self._client.pid)[0]
@@ -101,7 +105,10 @@ def run(host, *words, prefix=()):
 
 def processes_of(done):
     assert done.returncode == 0, done
-    return {process["pid"]: process for process in json.loads(done.stdout)["processes"]}
+    listed = json.loads(done.stdout)["processes"]
+    processes = {process["pid"]: process for process in listed}
+    assert len(processes) == len(listed), "each is listed once"
+    return processes
 
 
 def everywhere(host):
@@ -198,7 +205,7 @@ def test_a_name_is_no_longer_than_a_column(host):
 
 
 def test_without_a_label_and_a_host_name_of_its_own_it_is_called_after_its_cgroup_or_its_namespace(host):
-    with Container(host, "nameless", kinds=("--pid",)) as container:
+    with Container(host, "nameless", kinds=("--pid", "--mount")) as container:
         process = everywhere(host)[container.pid]
         end = process["cgroup"].rpartition("/")[2]
         assert process["container"] == (end or f"pid:[{container.namespace}]")
@@ -211,7 +218,7 @@ def test_a_process_whose_clock_began_at_another_time_is_seen(host):
 
 
 def test_a_process_with_mounts_of_its_own_alone_is_seen_and_obeys(host):
-    with Container(host, "", kinds=()) as service:
+    with Container(host, "", kinds=("--mount",)) as service:
         for process in (everywhere(host)[service.pid], processes_of(run(host, "ss", "--json", "--pid", service.pid))[
                 service.pid]):
             assert (process["container"], len(process["streams"])) == ("", 1)
@@ -220,9 +227,41 @@ def test_a_process_with_mounts_of_its_own_alone_is_seen_and_obeys(host):
 
 
 def test_a_process_that_shows_a_title_is_found_where_others_of_its_root_are(host):
-    with Container(host, "titles", host.runtime, asks=("untitled", "ask")) as container:
+    with Container(host, "titles", host.runtime, untitled=("ask",)) as container:
         assert b"RINGROAD" not in Path(f"/proc/{container.client_pid}/environ").read_bytes()
         assert everywhere(host)[container.client_pid]["container"] == "titles"
+
+
+def test_a_directory_that_is_named_is_looked_at_alone(host):
+    with Container(host, "in", host.runtime) as container, Container(host, "out"):
+        seen = processes_of(run(host, "ss", "--json", "--directory", host.runtime))
+        assert seen.keys() == {container.pid, container.client_pid}
+
+
+def test_a_process_that_shows_a_title_and_has_the_directory_elsewhere_is_known_by_the_file_that_it_maps(host):
+    with Container(host, "maps", "/mnt", untitled=("serve", "ask"), shares=host.runtime) as container:
+        both = {container.pid, container.client_pid}
+        words = ["ss", "--json", "--directory", host.runtime]
+        assert processes_of(run(host, *words)).keys() == both
+        # By its number, too, which place_of() looks up.
+        assert processes_of(run(host, *words, "--pid", container.pid)).keys() == {container.pid}
+        file = host.runtime / container.file().name
+        shutil.copy(file, host.directory / "copy")
+        os.replace(host.directory / "copy", file)
+        assert processes_of(run(host, *words)).keys() == {container.client_pid}
+
+
+def test_a_process_that_has_the_host_s_mounts_is_told_from_the_host_s_process_of_that_number(host):
+    with Container(host, "", host.runtime, kinds=("--pid",)) as container:
+        process = processes_of(run(host, "ss", "--json", "--directory", host.runtime))[container.pid]
+        assert (process["own_pid"], process["pid_namespace"]) == (1, container.namespace)
+
+
+def test_a_service_that_has_the_directory_elsewhere_is_listed_once(host):
+    with Container(host, "beside", host.runtime) as container, \
+            Container(host, "", "/mnt", kinds=("--mount",), shares=host.runtime) as service:
+        seen = processes_of(run(host, "ss", "--json", "--directory", host.runtime))
+        assert seen.keys() == {one for each in (container, service) for one in (each.pid, each.client_pid)}
 
 
 def test_a_user_that_may_not_look_at_a_process_is_not_told_that_it_has_ended(host):
@@ -268,8 +307,7 @@ def test_a_file_as_an_older_library_names_it_is_read_from_a_directory_of_several
 def test_what_an_older_library_has_left_beside_a_process_file_counts_for_nothing(host):
     with Container(host, "newer") as container:
         shutil.copy(container.file(), container.runtime() / "1")
-        listed = json.loads(container.run("ss", "--json").stdout)["processes"]
-        assert [process["pid"] for process in listed].count(1) == 1
+        assert 1 in processes_of(container.run("ss", "--json"))
 
 
 def test_a_live_process_of_another_namespace_is_not_ended_and_its_file_not_collected(host):
