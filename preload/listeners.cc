@@ -1,5 +1,6 @@
 #include "preload/listeners.h"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -11,8 +12,25 @@
 #include "preload/seen_options.h"
 #include "rsocket-core/agent/agent.h"
 #include "rsocket-core/base/sys.h"
+#include "rsocket-core/net/own_addresses.h"
 
 namespace ringroad::preload::listeners {
+
+namespace {
+
+// What the rendezvous directory's paths depend on.
+ListenerFacts facts_of(int fd, const Endpoint& local) noexcept {
+  ListenerFacts facts;
+  if (process_state::rendezvous_directory() == nullptr) return facts;
+  facts.network = network_of(fd);
+  int v6_only = 0;
+  socklen_t length = sizeof v6_only;
+  facts.v6_only = local.is_any() && !local.is_v4() &&
+                  sys::getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, &length) == 0 && v6_only != 0;
+  return facts;
+}
+
+}  // namespace
 
 bool consider(int fd, bool waits) noexcept {
   if (fd_table::managed(fd)) return false;  // listen() again changes only the backlog
@@ -26,7 +44,7 @@ bool consider(int fd, bool waits) noexcept {
   if (!socket) return false;
   socket->endpoint = local;
   seen_options::note_all(fd);  // what it accepts is as it is
-  agent->listen(local, via_shm, via_rdma, waits);
+  agent->listen(local, via_shm, via_rdma, waits, facts_of(fd, local));
   return true;
 }
 

@@ -4,12 +4,16 @@
   talker.py serve ADDRESS PORT     says "PORT n"; echoes lines of every client until stdin ends
   talker.py prefork ADDRESS PORT   the same by two workers that it forks: each accepts and echoes
   talker.py children ADDRESS PORT  the same by a child that it forks for each client
+  talker.py moved ADDRESS PORT PID the same in the network namespace of process PID, after it has listened in its own
   talker.py ask ADDRESS PORT       connects, says "connected"; for each line on stdin
                                      say TEXT     sends the line, says what came back
                                      bulk BYTES   sends and receives so many, says their digest
                                      take N PATH  makes descriptor N a file of its own, says "taken"
+  talker.py untitled ...           the same as without the word, after it has overwritten its environment, as programs do
+                                   to show a title
 """
 
+import ctypes
 import hashlib
 import os
 import select
@@ -52,6 +56,16 @@ def children(address, port):
             echo(connection)
             os._exit(0)
         connection.close()
+
+
+def moved(address, port, pid):
+    kept = listen("0.0.0.0", port)
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/proc/{pid}/ns/net", "rb") as namespace:
+        if libc.setns(namespace.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+    serve(address, port)
+    kept.close()
 
 
 def end_with_the_input():
@@ -98,6 +112,12 @@ def ask(address, port):
     connection.close()
 
 
+def overwrite_environment():
+    with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
+        begin, end = map(int, stat.read().rpartition(")")[2].split()[47:49])
+    ctypes.memset(begin, ord(" "), end - begin)
+
+
 def receive(connection, count):
     received = bytearray()
     while len(received) < count:
@@ -109,5 +129,8 @@ def receive(connection, count):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "untitled":
+        overwrite_environment()
+        del sys.argv[1]
     {"serve": serve, "prefork": prefork, "children": children,
-     "ask": ask}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+     "moved": moved, "ask": ask}[sys.argv[1]](sys.argv[2], *map(int, sys.argv[3:]))

@@ -1,6 +1,7 @@
 """`ringroad bench redis`, for real but short, on this machine."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -36,3 +37,14 @@ def test_a_library_that_does_nothing_is_a_failure_and_has_its_row(tmp_path):
                     environment={"RINGROAD_DISABLE": "1"})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "does not know the server" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for namespaces")
+def test_two_network_namespaces_share_memory(tmp_path):
+    done = bench_of("redis", tmp_path / "out", "--netns", "--commands", "get", "--clients", "4", "--pipeline", "16",
+                    "--seconds", "1", "--carriers", "tcp,shm")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    rows = {row["carrier"]: row for table in report["tables"] for row in table["rows"]}
+    assert rows["tcp"]["failed"] == rows["shm"]["failed"] == [], rows
+    assert rows["shm"]["figures"]["channel_percent"]["median"] > 90

@@ -21,7 +21,8 @@ SOMEBODY = 100_000
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING) or os.geteuid() != 0,
                                 reason=f"needs root and {', '.join(MISSING or PROGRAMS)}")
-OWN_SHM = "mount -t tmpfs -o mode=1777 shm /dev/shm && "
+KINDS = ("--pid", "--mount", "--uts")
+OWN_SHM = "mount -t tmpfs -o mode=1777 shm /dev/shm"
 
 
 @pytest.fixture(name="host")
@@ -32,9 +33,10 @@ def fixture_host(tmp_path):
 class Container:
     """A server and its client; ends both at the end of `with`."""
 
-    def __init__(self, host, name, runtime=None, labels="", user=False):
+    def __init__(self, host, name, runtime=None, labels="", user=False, kinds=KINDS, untitled=(), shares=None):
         """`runtime`: a directory that it shares; None: the default, in a /dev/shm of its own. `user`: its root is
-        another user of the host."""
+        another user of the host. `kinds`: its namespaces beside that of networks. `untitled`: which of "serve" and
+        "ask" overwrites its environment. `shares`: a directory that is at `runtime` there, and not in its own place."""
         self.name = name
         self._host = host
         policy = host.directory / "containers.toml"
@@ -43,10 +45,15 @@ class Container:
         self.preload = host.preload(policy) | {"RINGROAD_RUNTIME_DIR": str(runtime or "")}
         if labels:
             self.preload["RINGROAD_LABELS"] = labels
-        setup = f"mount -t proc proc /proc && {'' if runtime else OWN_SHM}hostname {name} && ip link set lo up"
+        self._words = {verb: ["untitled", verb] if verb in untitled else [verb] for verb in ("serve", "ask")}
+        setup = " && ".join([*([f"hostname {name}"] if "--uts" in kinds else []),
+                             *(["mount -t proc proc /proc"] if "--mount" in kinds else []),
+                             *([] if runtime else [OWN_SHM]),
+                             *([f"mount --bind {shares} {runtime}", f"mount -t tmpfs none {shares}"] if shares else []),
+                             "ip link set lo up"])
         who = ["setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups"] if user else []
-        kinds = ["--pid", "--mount", "--uts", "--net", "--fork", "--kill-child", *(["--map-root-user"] if user else [])]
-        self._server = support.Talker("serve", "127.0.0.1", 0, preload=self.preload,
+        kinds = [*kinds, "--net", "--fork", "--kill-child", *(["--map-root-user"] if user else [])]
+        self._server = support.Talker(*self._words["serve"], "127.0.0.1", 0, preload=self.preload,
                                       prefix=[*who, "unshare", *kinds, "sh", "-c", f'{setup} && exec "$@"', "sh"])
         self._client = None
 
@@ -55,7 +62,8 @@ class Container:
             self.port = int(self._server.line().split()[1])
             self.pid = support.children(self._server.pid)[0]
             self.namespace = os.stat(f"/proc/{self.pid}/ns/pid").st_ino
-            self._client = support.Talker("ask", "127.0.0.1", self.port, preload=self.preload, prefix=self.inside())
+            self._client = support.Talker(*self._words["ask"], "127.0.0.1", self.port, preload=self.preload,
+                                          prefix=self.inside())
             assert self._client.line() == "connected"
             self.client_pid = support.children(self._client.pid)[0]
             self.talk()
@@ -97,7 +105,10 @@ def run(host, *words, prefix=()):
 
 def processes_of(done):
     assert done.returncode == 0, done
-    return {process["pid"]: process for process in json.loads(done.stdout)["processes"]}
+    listed = json.loads(done.stdout)["processes"]
+    processes = {process["pid"]: process for process in listed}
+    assert len(processes) == len(listed), "each is listed once"
+    return processes
 
 
 def everywhere(host):
@@ -114,11 +125,12 @@ def fixture_pair(host, request):
     """Two containers whose processes have equal numbers, with one runtime directory or two."""
     runtime = host.runtime if request.param == "shared" else None
     with ExitStack() as stack:
-        yield [stack.enter_context(Container(host, name, runtime)) for name in ("left", "right")]
+        # The name that is first by the alphabet has the larger number.
+        yield [stack.enter_context(Container(host, name, runtime)) for name in ("right", "left")]
 
 
 def test_the_host_sees_each_container_s_processes_and_a_container_its_own(host, pair):
-    left, right = pair
+    right, left = pair
     assert left.namespace != right.namespace
     seen = everywhere(host)
     if left.preload["RINGROAD_RUNTIME_DIR"]:
@@ -140,10 +152,12 @@ def test_the_host_sees_each_container_s_processes_and_a_container_its_own(host, 
     table = run(host, "ss", "--pid", right.pid).stdout.splitlines()
     assert table[0].split()[-1] == "CONTAINER" and table[1].split()[-1] == "right"
     assert len(run(host, "ss", "container", "=", "left", "--no-header").stdout.splitlines()) == 2
+    rows = run(host, "ss", "--sort", "container", "--no-header").stdout.splitlines()
+    assert [row.split()[-1] for row in rows if row.split()[-1] in ("left", "right")] == ["left"] * 2 + ["right"] * 2
 
 
 def test_set_reaches_the_container_that_is_meant(host, pair):
-    left, right = pair
+    right, left = pair
     support.wait_for(lambda: all(carriers(host, one.pid) == ["shm"] for one in pair), "both on channels")
     done = run(host, "set", left.pid, "tcp")
     assert done.returncode == 0, done
@@ -164,6 +178,11 @@ def test_the_exporter_and_top_name_the_containers(host, pair):
         assert re.search(rf"^ringroad_streams_opened_total{{{labels}}} 1$", text, re.MULTILINE), text
     rows = json.loads(run(host, "top", "--json", "--count", 1, "--interval", 0.1).stdout)["rows"]
     assert {row["pid"]: row["container"] for row in rows}.items() >= {one.pid: one.name for one in pair}.items()
+    rows = json.loads(run(host, "top", "--json", "--count", 1, "--interval", 0.1, "--sort", "container").stdout)["rows"]
+    names = [row["container"] for row in rows if row["container"] in ("left", "right")]
+    assert names == ["left"] * 2 + ["right"] * 2
+    table = run(host, "top", "--batch", "--count", 1, "--interval", 0.1).stdout
+    assert sum(line.split()[-1:] in (["left"], ["right"]) for line in table.splitlines()) == 4, table
 
 
 def test_ab_finds_a_process_in_a_container(host):
@@ -178,6 +197,80 @@ def test_the_name_is_the_label_before_the_host_s_name(host):
         assert everywhere(host)[container.pid]["container"] == "mysql-0"
     with Container(host, "host-name", labels="pod=mysql-0 container=mysqld") as container:
         assert everywhere(host)[container.pid]["container"] == "mysqld"
+
+
+def test_a_name_is_no_longer_than_a_column(host):
+    with Container(host, "host-name", labels=f"container={'x' * 100}") as container:
+        assert everywhere(host)[container.pid]["container"] == 63 * "x"
+
+
+def test_without_a_label_and_a_host_name_of_its_own_it_is_called_after_its_cgroup_or_its_namespace(host):
+    with Container(host, "nameless", kinds=("--pid", "--mount")) as container:
+        process = everywhere(host)[container.pid]
+        end = process["cgroup"].rpartition("/")[2]
+        assert process["container"] == (end or f"pid:[{container.namespace}]")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/ns/time"), reason="no time namespaces here")
+def test_a_process_whose_clock_began_at_another_time_is_seen(host):
+    with Container(host, "late", kinds=(*KINDS, "--time", "--boottime", "100000")) as container:
+        assert everywhere(host)[container.pid]["alive"]
+
+
+def test_a_process_with_mounts_of_its_own_alone_is_seen_and_obeys(host):
+    with Container(host, "", kinds=("--mount",)) as service:
+        for process in (everywhere(host)[service.pid], processes_of(run(host, "ss", "--json", "--pid", service.pid))[
+                service.pid]):
+            assert (process["container"], len(process["streams"])) == ("", 1)
+        assert run(host, "set", service.pid, "tcp").returncode == 0
+        assert carriers(host, service.pid) == ["tcp"]
+
+
+def test_a_process_that_shows_a_title_is_found_where_others_of_its_root_are(host):
+    with Container(host, "titles", host.runtime, untitled=("ask",)) as container:
+        assert b"RINGROAD" not in Path(f"/proc/{container.client_pid}/environ").read_bytes()
+        assert everywhere(host)[container.client_pid]["container"] == "titles"
+
+
+def test_a_directory_that_is_named_is_looked_at_alone(host):
+    with Container(host, "in", host.runtime) as container, Container(host, "out"):
+        seen = processes_of(run(host, "ss", "--json", "--directory", host.runtime))
+        assert seen.keys() == {container.pid, container.client_pid}
+
+
+def test_a_process_that_shows_a_title_and_has_the_directory_elsewhere_is_known_by_the_file_that_it_maps(host):
+    with Container(host, "maps", "/mnt", untitled=("serve", "ask"), shares=host.runtime) as container:
+        both = {container.pid, container.client_pid}
+        words = ["ss", "--json", "--directory", host.runtime]
+        assert processes_of(run(host, *words)).keys() == both
+        # By its number, too, which place_of() looks up.
+        assert processes_of(run(host, *words, "--pid", container.pid)).keys() == {container.pid}
+        file = host.runtime / container.file().name
+        shutil.copy(file, host.directory / "copy")
+        os.replace(host.directory / "copy", file)
+        assert processes_of(run(host, *words)).keys() == {container.client_pid}
+
+
+def test_a_process_that_has_the_host_s_mounts_is_told_from_the_host_s_process_of_that_number(host):
+    with Container(host, "", host.runtime, kinds=("--pid",)) as container:
+        process = processes_of(run(host, "ss", "--json", "--directory", host.runtime))[container.pid]
+        assert (process["own_pid"], process["pid_namespace"]) == (1, container.namespace)
+
+
+def test_a_service_that_has_the_directory_elsewhere_is_listed_once(host):
+    with Container(host, "beside", host.runtime) as container, \
+            Container(host, "", "/mnt", kinds=("--mount",), shares=host.runtime) as service:
+        seen = processes_of(run(host, "ss", "--json", "--directory", host.runtime))
+        assert seen.keys() == {one for each in (container, service) for one in (each.pid, each.client_pid)}
+
+
+def test_a_user_that_may_not_look_at_a_process_is_not_told_that_it_has_ended(host):
+    for folder in (host.directory, *host.directory.parents[:-2], host.runtime):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    somebody = ["setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups"]
+    with Container(host, "hidden", host.runtime) as container:
+        seen = processes_of(run(host, "ss", "--json", "--all", "--directory", host.runtime, prefix=somebody))
+        assert not any(process["pid_namespace"] == container.namespace for process in seen.values()), seen
 
 
 def test_a_process_of_a_user_namespace_is_seen_and_obeys_root_of_the_host(host):
@@ -200,6 +293,21 @@ def test_a_file_as_an_older_library_names_it_is_read(host):
         assert (process["alive"], process["own_pid"]) == (True, 1)
         assert run(host, "set", container.pid, "tcp").returncode == 0
         assert processes_of(container.run("ss", "--json"))[1]["operator"] == "tcp"
+
+
+def test_a_file_as_an_older_library_names_it_is_read_from_a_directory_of_several_containers(host):
+    with Container(host, "older", host.runtime) as container:
+        own = {pid: everywhere(host)[pid]["own_pid"] for pid in (container.pid, container.client_pid)}
+        for number in own.values():
+            container.file(number).rename(container.runtime() / str(number))
+        seen = processes_of(run(host, "ss", "--json", "--directory", host.runtime))
+        assert {pid: process["own_pid"] for pid, process in seen.items()} == own
+
+
+def test_what_an_older_library_has_left_beside_a_process_file_counts_for_nothing(host):
+    with Container(host, "newer") as container:
+        shutil.copy(container.file(), container.runtime() / "1")
+        assert 1 in processes_of(container.run("ss", "--json"))
 
 
 def test_a_live_process_of_another_namespace_is_not_ended_and_its_file_not_collected(host):
@@ -284,6 +392,18 @@ class TestHostile:
         done = run(host, "set", bad.pid, "tcp")
         assert done.returncode == 1 and "is not its socket" in done.stderr, done
         assert everywhere(host)[good.pid]["operator"] == "auto"
+
+    def test_a_socket_that_has_another_name_or_owner_too_is_not_asked(self, host):
+        with Container(host, "good", host.runtime) as good, Container(host, "bad", host.runtime) as bad:
+            names = [host.runtime / f"1-{one.namespace}.control" for one in (good, bad)]
+            names[1].unlink()
+            os.link(*names)
+            for _ in range(2):
+                done = run(host, "set", bad.pid, "tcp", "--wait", "0.5")
+                assert done.returncode == 1 and "is not its socket" in done.stderr, done
+                assert everywhere(host)[good.pid]["operator"] == "auto"
+                names[0].unlink(missing_ok=True)
+                os.chown(names[1], 12345, 12345)
 
     def test_a_socket_of_another_process_of_the_directory_does_not_obey(self, host):
         with Container(host, "good", host.runtime) as good, Container(host, "bad", host.runtime) as bad:

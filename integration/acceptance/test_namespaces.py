@@ -36,8 +36,8 @@ class Host:
         self.rendezvous.chmod(0o1777)
         self.tool = ringroad.Ringroad(support.BUILD)
 
-    def container(self, name, unmapped=False):
-        return bridge.Container(self.network, name, self.directory, unmapped)
+    def container(self, name, unmapped=False, kinds=bridge.KINDS):
+        return bridge.Container(self.network, name, self.directory, unmapped, kinds)
 
     def preload(self, container, key=True, rendezvous=True, messages=1, **keys):
         """The variables of a preloaded program there; `rendezvous`: True, False, or another directory."""
@@ -149,6 +149,14 @@ def test_two_containers_share_memory(host, program, address):
             end(server, client)
 
 
+def exchange(host, asks, answers, address):
+    """A new connection to a server comes to shared memory."""
+    with talker(asks, "ask", address, PORT, preload=host.preload(asks)) as client:
+        client.line()
+        settle(host, client, asks, [answers])
+        assert client.finish() == 0
+
+
 def share(host, asks, answers, bound, address):
     """A client of one container and a server of the other, on shared memory until both end."""
     with talker(answers, "serve", bound, PORT, preload=host.preload(answers)) as server:
@@ -163,6 +171,76 @@ def share(host, asks, answers, bound, address):
 def test_they_do_over_ipv6(host):
     asks, answers = host.container("client"), host.container("server")
     share(host, asks, answers, "::", answers.address6)
+
+
+def test_a_server_of_ipv6_alone_leaves_the_ipv4_path_to_another(host):
+    asks, answers = host.container("client"), host.container("server")
+    with talker(answers, "serve", "::", PORT, preload=host.preload(answers)) as six:  # sets IPV6_V6ONLY
+        six.line()
+        assert [path.name for path in host.rendezvous.iterdir()] == [f"[{answers.address6}]:{PORT}"]
+        with talker(answers, "serve", "0.0.0.0", PORT, preload=host.preload(answers)) as four:
+            four.line()
+            exchange(host, asks, answers, answers.address)
+            assert four.finish() == 0
+        assert six.finish() == 0
+
+
+def test_paths_that_somebody_removed_come_back(host):
+    asks, answers = host.container("client"), host.container("server")
+    with talker(answers, "serve", "0.0.0.0", PORT, preload=host.preload(answers)) as server:
+        server.line()
+        shutil.rmtree(host.rendezvous)
+        host.rendezvous.mkdir()
+        host.rendezvous.chmod(0o1777)
+        support.wait_for(host.path(answers).exists, "the server's socket in the directory", 60)
+        exchange(host, asks, answers, answers.address)
+        assert server.finish() == 0
+
+
+def test_paths_follow_the_addresses_of_a_container(host):
+    asks, answers = host.container("client"), host.container("server")
+    later = "10.77.0.200"
+    path = host.rendezvous / f"{later}:{PORT}"
+    with talker(answers, "serve", "0.0.0.0", PORT, preload=host.preload(answers)) as server:
+        server.line()
+        answers.network("ip", "addr", "add", f"{later}/24", "dev", "eth0")
+        support.wait_for(path.exists, "a path of the new address", 60)
+        exchange(host, asks, answers, later)
+        answers.network("ip", "addr", "del", f"{later}/24", "dev", "eth0")
+        support.wait_for(lambda: not path.exists(), "the end of that path", 60)
+        assert host.path(answers).exists()
+        assert server.finish() == 0
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "own"])
+def test_a_server_that_moved_to_another_namespace_is_found_at_the_address_that_it_is_bound_to(host, address):
+    asks, before, after = (host.container(name, kinds=("--net",)) for name in ("client", "before", "after"))
+    at = after.address if address == "own" else address
+    with talker(before, "moved", at, PORT, after.pid, preload=host.preload(before)) as server:
+        server.line()
+        assert host.path(before).exists()
+        assert host.path(after).exists() == (address == "own")
+        with talker(asks, "ask", after.address, PORT, preload=host.preload(asks)) as client:
+            client.line()
+            if address == "own":
+                settle(host, client, asks, [before])
+            else:
+                assert stays(host, client, asks, OTHER)[0] == OTHER
+            end(server, client)
+
+
+def test_a_server_that_may_bind_any_address_leaves_the_path_to_the_container_that_has_it(host):
+    asks, answers, stand_by = (host.container(name) for name in ("client", "server", "stand-by"))
+    for container in (asks, stand_by):
+        container.network("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind")
+    with talker(stand_by, "serve", answers.address, PORT, preload=host.preload(stand_by)) as waits:
+        waits.line()
+        assert not host.path(answers).exists()
+        with talker(answers, "serve", answers.address, PORT, preload=host.preload(answers)) as server:
+            server.line()
+            exchange(host, asks, answers, answers.address)
+            assert server.finish() == 0
+        assert waits.finish() == 0
 
 
 @pytest.mark.parametrize("unmapped", ["client", "server"])

@@ -78,13 +78,16 @@ class Ringroad(Carrier):
 
     def environment(self, place, role, ports, **keys):
         here, other = place.ends[role], place.ends["client" if role == "server" else "server"]
+        shared, variables = place.rendezvous if self.via == "shm" else "", {}
+        if shared:
+            keys, variables = {**keys, "key_file": f"{shared}/key"}, {"RINGROAD_RENDEZVOUS_DIR": shared}
         policy = f"{here.host.work}/{self.name}-{role}-{'-'.join(map(str, ports))}.toml"
         here.host.call("integration.lib.ringroad:write_policy", policy, "bench",
                        [f"{other.address}/{ipaddress.ip_address(other.address).max_prefixlen}"],
                        list(ports), self.via, device=here.device if self.by_device else "",
                        **self._keys, **keys)
         library, _ = here.host.call("integration.bench.probe:ringroad_library", here.ringroad)
-        return here.host.call("integration.lib.ringroad:environment", library, policy)
+        return here.host.call("integration.lib.ringroad:environment", library, policy) | variables
 
 
 class Rsockets(Carrier):

@@ -1,9 +1,10 @@
 """The hosts of a bench: this one, or others by ssh. On each there is an agent (agent.py):
 
-       this process ── pipe ──▶ python3, agent          the host itself
-       this process ── ssh ───▶ python3, agent          ssh = "root@db1" in the inventory
+       this process ── pipe ────▶ python3, agent        the host itself
+       this process ── ssh ─────▶ python3, agent        ssh = "root@db1" in the inventory
+       this process ── nsenter ─▶ python3, agent        a network namespace of this host (--netns)
 
-Both are started in the same way and are sent the same packages, so a bench does not know which of
+All are started in the same way and are sent the same packages, so a bench does not know which of
 them it has. The agent's objects are used as if they were here (Remote).
 """
 
@@ -16,11 +17,14 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import tomllib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from integration.lib import bridge
 
 PACKAGES = Path(__file__).absolute().parent.parent
 SENT = ("bench", "lib")
@@ -76,7 +80,8 @@ class Remote:
 
 
 class Host:
-    """One host with its agent; a context. `prefix` is what reaches it: nothing, or ssh's words."""
+    """One host with its agent; a context. `prefix` is what reaches it: nothing, or the words before one that a
+    shell there gets."""
 
     def __init__(self, name, prefix=()):
         self.name = name
@@ -200,6 +205,8 @@ class Place:
     client: End
     one_host: bool
     name: str
+    # The rendezvous directory, where the ends have networks of their own; the file `key` in it is for both.
+    rendezvous: str = ""
 
     @property
     def ends(self):
@@ -242,6 +249,43 @@ def here(ringroad, environment=None):
                  End(Host("client"), client, ringroad,
                      environment.get("RINGROAD_CLIENT_DEVICE", "")),
                  True, name)
+
+
+class Namespaces(Place):
+    """Two network namespaces of this host, joined by a bridge, as two containers have them; everything else they
+    share. Ringroad's shared memory takes a rendezvous directory and a key there."""
+
+    def __init__(self, ringroad):
+        super().__init__(End(Host("server"), "", ringroad), End(Host("client"), "", ringroad), True,
+                         "two network namespaces")
+        self._network = None
+
+    def __enter__(self):
+        try:
+            self._network = bridge.Network()
+        except bridge.Unavailable as problem:
+            raise HostError(f"--netns: {problem}") from None
+        try:
+            # Its name is part of a Unix socket's.
+            self.rendezvous = tempfile.mkdtemp(prefix="rr-bench-")
+            key = Path(self.rendezvous) / "key"
+            key.touch(0o600)
+            key.write_bytes(os.urandom(32).hex().encode())
+            for end in self.ends.values():
+                namespace = bridge.Namespaces(kinds=("--net",))
+                end.address = self._network.add(namespace)
+                end.host = Host(end.host.name, (*namespace.enter(), "sh", "-c"))
+            return super().__enter__()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_):
+        try:
+            super().__exit__()
+        finally:
+            self._network.__exit__()
+            shutil.rmtree(self.rendezvous, ignore_errors=True)
 
 
 KEYS = {"ssh", "ssh_options", "address", "device", "ringroad"}

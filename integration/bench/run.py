@@ -140,6 +140,8 @@ def parse(bench, words):
         bench.complete(options)
     except ValueError as problem:
         parser.error(str(problem))
+    if options.netns and options.inventory:
+        parser.error("--netns: both ends are on this host, and --inventory names others")
     options.out = options.out.absolute()
     return options
 
@@ -150,7 +152,7 @@ def main(bench, words):
     options = parse(bench, words)
     try:
         place = (hosts.from_inventory(options.inventory, options.ringroad) if options.inventory
-                 else hosts.here(options.ringroad))
+                 else hosts.Namespaces(options.ringroad) if options.netns else hosts.here(options.ringroad))
         with place:
             missing = _missing(place, bench.programs(options))
             if missing:

@@ -84,6 +84,36 @@ def test_a_host_that_cannot_be_reached_is_said_with_what_was_tried():
     assert time.monotonic() - began < 10
 
 
+def test_two_network_namespaces_reach_each_other_and_go_with_the_place():
+    try:
+        with hosts.Namespaces("ringroad") as place:
+            networks = {os.readlink("/proc/self/ns/net")} | {
+                end.host.call("os:readlink", "/proc/self/ns/net") for end in place.ends.values()}
+            assert len(networks) == 3, "this process', the server's, the client's"
+            port = place.server.host.call("integration.lib.template:free_port", place.server.address)
+            takes, gives = (end.host.make("integration.lib.processes:Child", [
+                "/usr/bin/python3", "-c", program, place.server.address, str(port)], f"{end.host.work}/log")
+                for end, program in ((place.server, TAKES), (place.client, GIVES)))
+            assert [takes.collect(), gives.collect()] == [0, 0]
+            assert os.stat(place.rendezvous + "/key").st_mode & 0o777 == 0o600
+            held = [*(end.host.work for end in place.ends.values()), place.rendezvous]
+    except hosts.HostError as problem:
+        pytest.skip(str(problem))
+    assert not any(map(os.path.exists, held))
+
+
+# A connection from one to the other, tried until it is there.
+TAKES = """
+import socket, sys
+with socket.create_server((sys.argv[1], int(sys.argv[2]))) as listener: listener.accept()
+"""
+GIVES = """
+import socket, sys, time
+while True:
+    try: socket.create_connection((sys.argv[1], int(sys.argv[2]))); break
+    except ConnectionRefusedError: time.sleep(0.05)
+"""
+
 INVENTORY = """
 [server]
 ssh = "root@db1"

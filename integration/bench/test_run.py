@@ -164,6 +164,7 @@ def test_rivals_that_cannot_run_have_rows_that_say_why(out):
     (("--carriers", "tcp,pigeons"), 'no "pigeons"; there are tcp, rdma'),
     (("--rounds", "0"), "0 is not positive"),
     (("--inventory", "/nowhere.toml"), "/nowhere.toml: No such file"),
+    (("--netns", "--inventory", "hosts.toml"), "--inventory names others"),
 ])
 def test_wrong_arguments_are_named(out, words, said):
     done = counted(out, *words)

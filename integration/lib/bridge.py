@@ -18,6 +18,7 @@ BRIDGE = "10.77.0.1"
 SERVICE = "10.99.0.1"  # an address that the host translates
 UNMAPPED_USER = 100_000
 AS_ROOT = ["--user", "--setuid", "0", "--setgid", "0"]
+KINDS = ("--net", "--mount", "--pid")
 
 
 class Unavailable(Exception):
@@ -25,9 +26,13 @@ class Unavailable(Exception):
 
 
 class Namespaces:
-    """The first process of a container, perhaps with users of its own that the host knows by other numbers."""
+    """The first process of a container, perhaps with users of its own that the host knows by other numbers.
 
-    def __init__(self, unmapped=False):
+    `kinds`: of which namespaces it has its own.
+    """
+
+    def __init__(self, unmapped=False, kinds=KINDS):
+        self._kinds = kinds
         self._users = self._unshare = None
         prefix = []
         if unmapped:
@@ -38,11 +43,14 @@ class Namespaces:
                 Path(f"/proc/{self._users.pid}/{kind}").write_text(f"0 {UNMAPPED_USER} 65536", encoding="ascii")
             prefix = ["nsenter", "--target", str(self._users.pid), *AS_ROOT, "--"]
         # A child's mounts are its own. /dev/shm too, so that nothing is shared by the default runtime directory.
-        script = ("mount -t proc proc /proc && mount -t tmpfs shm /dev/shm && ip link set lo up && echo up"
-                  " && exec sleep infinity")
+        script = "ip link set lo up && echo up && exec sleep infinity"
+        words = []
+        if "--mount" in kinds:
+            script = f"mount -t proc proc /proc && mount -t tmpfs shm /dev/shm && {script}"
+            words = ["--propagation", "private"]
         self._unshare = subprocess.Popen(
-            [*prefix, "unshare", "--net", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child",
-             "sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            [*prefix, "unshare", *kinds, *words, "--fork", "--kill-child", "sh", "-c", script],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self._started(self._unshare)
         pid = self._unshare.pid
         self.pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()[0])
@@ -55,7 +63,7 @@ class Namespaces:
     def enter(self):
         """The words that run a program in there."""
         users = AS_ROOT if self._users else []
-        return ["nsenter", "--target", str(self.pid), *users, "--net", "--mount", "--pid", "--"]
+        return ["nsenter", "--target", str(self.pid), *users, *self._kinds, "--"]
 
     def run(self, *words):
         return subprocess.run([*self.enter(), *map(str, words)], check=True, capture_output=True, text=True).stdout
@@ -76,8 +84,8 @@ class Namespaces:
 class Container(Namespaces):
     """One at `address` of the bridge's network, with a runtime directory of its own."""
 
-    def __init__(self, network, name, directory, unmapped=False):
-        super().__init__(unmapped)
+    def __init__(self, network, name, directory, unmapped=False, kinds=KINDS):
+        super().__init__(unmapped, kinds)
         self.user_outside = UNMAPPED_USER if unmapped else os.geteuid()
         self.name = name
         self.address6 = None

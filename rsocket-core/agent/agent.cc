@@ -215,9 +215,10 @@ void Agent::unwatch(Stream&, int old_fd) noexcept {
 
 // ---- Listeners
 
-void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma, bool waits) noexcept {
+void Agent::listen(const Endpoint& local, bool via_shm, bool via_rdma, bool waits,
+                   const ListenerFacts& facts) noexcept {
   const int saved = errno;
-  if (!listeners_.add(local, via_shm, via_rdma)) return;
+  if (!listeners_.add(local, via_shm, via_rdma, facts)) return;
   if (ensure_thread()) {
     std::shared_ptr<Done> done;
     try {

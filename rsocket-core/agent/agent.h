@@ -75,7 +75,8 @@ class Agent final : public StreamHost, public TransportEvents, private AgentLoop
   // Answers promotion requests for a listening socket bound to `local`. If it `waits`, it returns when
   // requests are answered, or cannot be, but within kListenWaitNs: a client that asks too early is told
   // that nobody is there, and remembers it.
-  void listen(const Endpoint& local, bool via_shm, bool via_rdma, bool waits = true) noexcept;
+  void listen(const Endpoint& local, bool via_shm, bool via_rdma, bool waits = true,
+              const ListenerFacts& facts = {}) noexcept;
   // The program has closed it. Requests are answered for as long as what it accepted is open.
   void unlisten(const Endpoint& local) noexcept RR_EXCLUDES(mutex_);
 

@@ -17,10 +17,13 @@ namespace ringroad {
 
 // ---- Any thread
 
-bool ListenerRegistry::add(const Endpoint& local, bool via_shm, bool via_rdma) noexcept {
+bool ListenerRegistry::add(const Endpoint& local, bool via_shm, bool via_rdma,
+                           const ListenerFacts& facts) noexcept {
   try {
     MutexLock lock(mutex_);
     Listener& known = listeners_[local];
+    if (known.count == 0) known.facts = facts;
+    known.facts.v6_only &= facts.v6_only;  // two may share the port
     known.shm |= via_shm;
     known.rdma |= via_rdma;
     ++known.count;
@@ -104,7 +107,8 @@ void ListenerRegistry::answer(const Endpoint& local) noexcept {
     if (answering.shm == At::kHere && open(answering.path)) {
       leader_is_watched_ = false;
       Transport* const shm = transports_.existing_shm();
-      settle(local, "the rendezvous directory", answering.path, shm->listen_by_path(local));
+      settle(local, "the rendezvous directory", answering.path, shm->listen_by_path(local, listener.facts));
+      look_from_now_on();
     }
     if (listener.rdma && open(answering.rdma)) {
       leader_is_watched_ = false;
@@ -112,6 +116,10 @@ void ListenerRegistry::answer(const Endpoint& local) noexcept {
     }
   } catch (const std::bad_alloc&) {
   }
+}
+
+void ListenerRegistry::look_from_now_on() noexcept {
+  if (look_ns_ == kForever && host_.rendezvous_directory() != nullptr) look_ns_ = sys::now_ns() + kLookNs;
 }
 
 void ListenerRegistry::settle(const Endpoint& local, const char* carrier, Answering::At& at,
@@ -249,6 +257,7 @@ void ListenerRegistry::be_found() noexcept {
       why = transport->listen_alone(found_at_, lone_rendezvous_);
     }
     settle_own(why, found_.shm, found_over_shm_);
+    if (why == Reason::kNone) look_from_now_on();
   }
   if (found_over_rdma_.load() && found_.rdma == At::kNowhere) {
     Reason why = Reason::kNone;
@@ -260,6 +269,14 @@ void ListenerRegistry::be_found() noexcept {
 }
 
 void ListenerRegistry::expire(std::int64_t now_ns) noexcept {
+  if (look_ns_ <= now_ns) {
+    look_ns_ = kForever;
+    Transport* const shm = transports_.existing_shm();
+    if (shm != nullptr && (!answering_.empty() || found_.shm == Answering::At::kHere)) {
+      shm->look_at_paths();
+      look_from_now_on();
+    }
+  }
   if (again_ns_ > now_ns) return;
   again_ns_ = kForever;
   std::vector<Endpoint> all;
@@ -274,7 +291,7 @@ void ListenerRegistry::expire(std::int64_t now_ns) noexcept {
 }
 
 void ListenerRegistry::step_aside() noexcept {
-  again_ns_ = kForever;
+  again_ns_ = look_ns_ = kForever;
   {
     Transport* shm = transports_.existing_shm();
     MutexLock lock(mutex_);
@@ -318,7 +335,7 @@ void ListenerRegistry::after_fork_child() noexcept {
   }
   found_over_shm_.store(false);
   found_over_rdma_.store(false);
-  again_ns_ = kForever;
+  again_ns_ = look_ns_ = kForever;
   pause_ns_ = kFirstPauseNs;
   new (&leaders_) std::map<pid_t, int>;
   group_watched_ = false;

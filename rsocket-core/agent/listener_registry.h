@@ -16,6 +16,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -42,7 +43,8 @@ class ListenerRegistry {
 
   // ---- Any thread
   // The program listens at `local`. False: no memory, and it is not known.
-  bool add(const Endpoint& local, bool via_shm, bool via_rdma) noexcept RR_EXCLUDES(mutex_);
+  bool add(const Endpoint& local, bool via_shm, bool via_rdma, const ListenerFacts& facts) noexcept
+      RR_EXCLUDES(mutex_);
   // The program has closed it. True: the agent thread is to call stop_answering() with `rendezvous`.
   // `has_thread`: the agent's thread has started; else this process answers for none.
   bool remove(const Endpoint& local, bool has_thread, int& rendezvous) noexcept RR_EXCLUDES(mutex_);
@@ -72,7 +74,7 @@ class ListenerRegistry {
   // nothing.
   void be_found() noexcept RR_EXCLUDES(mutex_);
   // When expire() is to be called next; CLOCK_MONOTONIC.
-  std::int64_t next_deadline() const noexcept { return again_ns_; }
+  std::int64_t next_deadline() const noexcept { return std::min(again_ns_, look_ns_); }
   void expire(std::int64_t now_ns) noexcept RR_EXCLUDES(mutex_);
   // Gives up what answers, for good. Transports::close_shm() must follow.
   void step_aside() noexcept RR_EXCLUDES(mutex_);
@@ -91,10 +93,13 @@ class ListenerRegistry {
   // stops, or for which something was short.
   static constexpr std::int64_t kFirstPauseNs = 1'000'000'000;
   static constexpr std::int64_t kLongestPauseNs = 32'000'000'000;
+  // Between two looks at the paths of the rendezvous directory.
+  static constexpr std::int64_t kLookNs = 10'000'000'000;
 
   struct Listener {
     bool shm = false;
     bool rdma = false;
+    ListenerFacts facts;
     unsigned count = 0;   // 0: closed, but what it accepted is not
     int rendezvous = -1;  // what answers over shm; a child has it too
   };
@@ -120,6 +125,8 @@ class ListenerRegistry {
   // Notes what came of a try, plans the next one and writes the log.
   void settle(const Endpoint& local, const char* carrier, Answering::At& at, Reason reason) noexcept;
   bool try_become_responder(const Endpoint& local, Carrier carrier) noexcept;
+  // Has the paths of the rendezvous directory looked at, now and then.
+  void look_from_now_on() noexcept;
   void forget_leaders() noexcept;
 
   AgentHost& host_;
@@ -140,6 +147,7 @@ class ListenerRegistry {
   // Agent thread only.
   std::map<Endpoint, Answering> answering_;
   std::int64_t again_ns_ = kForever;
+  std::int64_t look_ns_ = kForever;
   std::int64_t pause_ns_ = kFirstPauseNs;
   bool group_watched_ = false;
   bool leader_is_watched_ = false;  // the one that answers for the listener that was tried last

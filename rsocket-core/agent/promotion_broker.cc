@@ -8,26 +8,9 @@
 
 #include "rsocket-core/agent/decision_log.h"
 #include "rsocket-core/base/sys.h"
+#include "rsocket-core/net/own_addresses.h"
 
 namespace ringroad {
-namespace {
-
-// An address of this host: nothing else can be bound to.
-bool is_on_this_host(const Endpoint& endpoint) noexcept {
-  if (endpoint.is_loopback()) return true;
-  Endpoint any_port = endpoint;
-  any_port.port = 0;
-  sockaddr_storage address;
-  const socklen_t length = any_port.to_sockaddr(address);
-  const int fd =
-      sys::open_high([&] { return sys::socket(address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0); });
-  if (fd < 0) return false;
-  const bool local = sys::bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0;
-  sys::close(fd);
-  return local;
-}
-
-}  // namespace
 
 // ---- The channel quota
 
@@ -130,7 +113,7 @@ void PromotionBroker::start(const AgentStreamPtr& stream) noexcept {
     return;
   }
   const StreamConfig& config = stream->config();
-  const bool here = config.via_shm && is_on_this_host(stream->tuple().remote);
+  const bool here = config.via_shm && is_own_address(stream->tuple().remote);
   const bool by_path =
       config.via_shm && !here && config.key.present && host_.rendezvous_directory() != nullptr;
   if (!here && !by_path && !config.via_rdma) {

@@ -85,6 +85,12 @@ class TransportEvents {
   ~TransportEvents() = default;
 };
 
+// What a TCP listener is, beside the address that it is bound to.
+struct ListenerFacts {
+  bool v6_only = false;       // IPV6_V6ONLY
+  std::uint64_t network = 0;  // its network namespace: net/own_addresses.h
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -101,7 +107,9 @@ class Transport {
 
   // Answers for `local`, which it listens at, to connectors of other network namespaces too. kNone also where
   // no rendezvous directory is named.
-  virtual Reason listen_by_path(const Endpoint&) noexcept { return Reason::kNone; }
+  virtual Reason listen_by_path(const Endpoint&, const ListenerFacts&) noexcept { return Reason::kNone; }
+  // Makes paths again that somebody has removed, and has them follow the namespace's addresses.
+  virtual void look_at_paths() noexcept {}
 
   // ---- Families of processes (process_group.h), which share a listener
   // The descriptor that answers for `local`, which a child may inherit and adopt(); -1: none. Owned by

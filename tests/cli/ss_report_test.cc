@@ -118,6 +118,12 @@ TEST(SsText, AContainerIsNamedWithoutStreamsToo) {
   EXPECT_THAT(ss_text(snapshot, {}), StartsWith("4711 mariadbd in web?: no streams"));
 }
 
+TEST(SsText, AContainersNameIsPrintedWithoutWhatMovesATerminal) {
+  Snapshot snapshot{{process(4711, {on_tcp()})}, {}};
+  snapshot.processes[0].container = "web\x1b";
+  EXPECT_THAT(ss_text(snapshot, {}), HasSubstr("  web?\n"));
+}
+
 TEST(SsText, NothingAtAllIsSaid) {
   EXPECT_EQ(ss_text({}, {}), "no preloaded processes\n");
   EXPECT_EQ(ss_text({}, on_carrier(Carrier::kRdma)), "no preloaded processes\n");

@@ -1,7 +1,6 @@
 // Between network namespaces: sockets of a rendezvous directory, and processes there that are neither end.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -27,6 +26,8 @@ namespace {
 const Endpoint kServer = v4(0x0a010203, test_port());  // 10.1.2.3
 const Endpoint kOther = v4(0x0a010204, 50'000);
 const std::string kName = kServer.to_string();
+// A listener of another namespace, whose addresses are not known here: these tests have no such address.
+const ListenerFacts kElsewhere{.network = 1};
 
 // A directory, and what the kernel says of a connection whose other end is in another namespace.
 class ShmPath : public testing::Test {
@@ -108,7 +109,7 @@ TEST_F(ShmPath, TwoEndsThatProveOneKeyGetAChannel) {
   host.key = client.key = kOneKey;
   host.accept_everything();
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   ASSERT_EQ(ask(client, host).reason, Reason::kNone);
   ASSERT_TRUE(run_until({host.transport.get()}, [&] { return !host.agent.channels.empty(); }));
   EXPECT_TRUE(says(client.agent.channel(), host.agent.channel(), "there"));
@@ -123,7 +124,7 @@ TEST_F(ShmPath, WithoutADirectoryNothingIsMadeAndNobodyIsAsked) {
   client.by_path = true;
   host.key = client.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace);
 }
 
@@ -132,7 +133,7 @@ TEST_F(ShmPath, WithoutAKeyNeitherEndAnswersForTheOther) {
   Node client(directory_.c_str());
   host.accept_everything();
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace);
   EXPECT_TRUE(host.agent.requests.empty()) << "it was asked without a proof";
   Node with_key(directory_.c_str());
@@ -149,7 +150,7 @@ TEST_F(ShmPath, ARequestThatProvesAnotherKeyIsRefused) {
   client.key = kOneKey;
   host.accept_everything();
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   EXPECT_EQ(ask(client, host).peer_reason, Reason::kWrongKey);
   EXPECT_TRUE(host.agent.channels.empty());
 }
@@ -159,7 +160,7 @@ TEST_F(ShmPath, AProcessThatHasThePathFirstIsNotBelievedAndKeepsItsPathOnly) {
   Node host(directory_.c_str());
   host.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kBusy);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kBusy);
   for (const bool reflected : {false, true}) {
     Node client(directory_.c_str());
     client.key = kOneKey;
@@ -187,7 +188,7 @@ TEST_F(ShmPath, AnAnswerThatAProcessBetweenTheEndsPassesOnIsNotBelieved) {
     host.key = client.key = kOneKey;
     host.accept_everything();
     ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-    ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+    ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
     if (!between) {
       EXPECT_EQ(ask(client, host).reason, Reason::kNone) << "the same without it";
       continue;
@@ -220,7 +221,7 @@ TEST_F(ShmPath, ARequestThatIsReplayedTakesOnePlace) {
   Node client(other_directory_.c_str());
   host.key = client.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   Squatter squatter(other_directory_ + "/" + kName);
   client.connect(kServer, kOther);
   ShmPacket hello;
@@ -247,7 +248,7 @@ TEST_F(ShmPath, ARequestForAnotherAddressThanThePathsIsRefused) {
   Node host(directory_.c_str());
   host.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   const Endpoint other = v4(0x0a010209, kServer.port);
   // A name that leads to the same socket.
   ASSERT_EQ(::link(path().c_str(), (directory_ + "/" + other.to_string()).c_str()), 0);
@@ -262,8 +263,8 @@ TEST_F(ShmPath, IsThereForEveryUserAndGoesWithItsListener) {
   const mode_t before = ::umask(077);
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone) << "once more";
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone) << "once more";
   ::umask(before);
   struct stat facts{};
   ASSERT_EQ(::stat(path().c_str(), &facts), 0);
@@ -279,9 +280,9 @@ TEST_F(ShmPath, WhatADeadProcessHasLeftIsReplaced) {
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
   // One that is new may belong to a process that is about to listen.
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kBusy);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kBusy);
   ASSERT_EQ(::utimensat(AT_FDCWD, path().c_str(), long_ago, 0), 0);
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
 }
 
 // The host's clock was wrong when it was made, or its maker has chosen the time.
@@ -292,19 +293,20 @@ TEST_F(ShmPath, WhatADeadProcessHasLeftIsReplacedThoughItSaysThatItIsNewerThanNo
   ASSERT_EQ(::utimensat(AT_FDCWD, path().c_str(), to_come, 0), 0);
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
 }
 
 TEST_F(ShmPath, StaysForTheOtherListenerThatIsReachedThere) {
   const Endpoint any6 = v6(in6addr_any, test_port());
   const Endpoint any4 = v4(INADDR_ANY, test_port());
-  const std::vector<Endpoint> reached = shm_directory::reached_at(any4);
+  std::vector<Endpoint> reached;
+  ASSERT_TRUE(shm_directory::reached_at(any4, {}, reached));
   if (reached.empty()) GTEST_SKIP() << "no address but loopback";
   const std::string here = directory_ + "/" + reached.front().to_string();
   Node host(directory_.c_str());
   for (const Endpoint& at : {any6, any4}) {
     ASSERT_EQ(host.transport->listen(at), Reason::kNone);
-    ASSERT_EQ(host.transport->listen_by_path(at), Reason::kNone);
+    ASSERT_EQ(host.transport->listen_by_path(at, {}), Reason::kNone);
   }
   host.transport->unlisten(any6);
   EXPECT_TRUE(std::filesystem::exists(here));
@@ -316,7 +318,8 @@ TEST_F(ShmPath, StaysForTheOtherListenerThatIsReachedThere) {
 TEST_F(ShmPath, EndsAlthoughAStrangerGoesOnConnecting) {
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
+  ASSERT_TRUE(std::filesystem::exists(path()));
   std::atomic<bool> ended{false};
   std::atomic<int> let_in{0};
   const sockaddr_un name = at(path());
@@ -339,11 +342,82 @@ TEST_F(ShmPath, EndsAlthoughAStrangerGoesOnConnecting) {
   EXPECT_LT(meanwhile, 2 * ShmTransport::kBacklog);
 }
 
+TEST_F(ShmPath, ThatSomebodyRemovedComesBackAtTheNextLook) {
+  Node host(directory_.c_str());
+  Node client(directory_.c_str());
+  host.key = client.key = kOneKey;
+  host.accept_everything();
+  ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
+  Rendezvous where;
+  int fd = -1;
+  ASSERT_EQ(host.transport->listen_alone(where, fd), Reason::kNone);
+  const int before = open_descriptors();
+  std::filesystem::remove_all(directory_);
+  host.transport->look_at_paths();  // there is nothing that takes a path
+  EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace);
+  std::filesystem::create_directory(directory_);
+  host.transport->look_at_paths();
+  EXPECT_EQ(open_descriptors(), before);
+  const auto paths = [&] {
+    const std::filesystem::directory_iterator all(directory_);
+    return std::distance(begin(all), end(all));
+  };
+  EXPECT_EQ(paths(), 2);
+  Node late(directory_.c_str());
+  late.key = kOneKey;
+  EXPECT_EQ(ask(late, host).reason, Reason::kNone);
+  Node led(directory_.c_str());
+  led.key = kOneKey;
+  led.connect(kServer, kOther, &where);
+  ASSERT_TRUE(has_outcome(led, host));
+  EXPECT_EQ(led.agent.channels.size(), 1U) << "the process' own";
+  host.transport->unlisten(kServer);
+  host.transport->look_at_paths();
+  EXPECT_EQ(paths(), 1) << "it goes with its listener";
+}
+
+TEST_F(ShmPath, OfAnotherProcessIsLeftToItAtALook) {
+  Node host(directory_.c_str());
+  ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
+  std::filesystem::remove(path());
+  struct stat before{};
+  struct stat after{};
+  {
+    const Squatter squatter(path());
+    ASSERT_EQ(::stat(path().c_str(), &before), 0);
+    host.transport->look_at_paths();
+    ASSERT_EQ(::stat(path().c_str(), &after), 0);
+    EXPECT_EQ(before.st_ino, after.st_ino);
+  }
+  std::filesystem::remove(path());
+  host.transport->look_at_paths();
+  EXPECT_TRUE(std::filesystem::exists(path())) << "it has left";
+}
+
+// Between a look at what stands there and the removal another process may have put its own there.
+TEST_F(ShmPath, OfALiveProcessIsNotTakenAwayInThePlaceOfTheOneThatWasLookedAt) {
+  const auto file_of = [](const std::string& path) {
+    struct stat facts{};
+    EXPECT_EQ(::stat(path.c_str(), &facts), 0);
+    return shm_directory::File{facts.st_dev, facts.st_ino};
+  };
+  const Squatter live(path());
+  const auto live_file = file_of(path());
+  const std::string other = directory_ + "/other";
+  const Squatter dead(other);
+  EXPECT_FALSE(shm_directory::take_away(at(path()), file_of(other)));
+  EXPECT_EQ(file_of(path()), live_file);
+  EXPECT_TRUE(shm_directory::take_away(at(path()), live_file));
+  EXPECT_FALSE(std::filesystem::exists(path()));
+}
+
 TEST_F(ShmPath, WhatIsNoSocketStays) {
   std::filesystem::create_directory(path());
   Node host(directory_.c_str());
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kBusy);
+  EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kBusy);
   EXPECT_TRUE(std::filesystem::is_directory(path()));
 }
 
@@ -356,7 +430,7 @@ TEST_F(ShmPath, ADirectoryThatTakesNoSocketLeavesOneReasonAtBothEnds) {
     Node client(directory.c_str());
     host.key = client.key = kOneKey;
     ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-    EXPECT_EQ(host.transport->listen_by_path(kServer), Reason::kOtherNamespace) << directory;
+    EXPECT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kOtherNamespace) << directory;
     EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace) << directory;
   }
 }
@@ -366,7 +440,7 @@ TEST_F(ShmPath, ASymbolicLinkIsNotFollowed) {
   Node client(directory_.c_str());
   host.key = client.key = kOneKey;
   ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-  ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
   std::filesystem::create_symlink(other_directory_ + "/" + kName, path());
   EXPECT_EQ(ask(client, host).reason, Reason::kOtherNamespace);
   EXPECT_TRUE(host.agent.requests.empty());
@@ -404,33 +478,6 @@ TEST_F(ShmPath, SocketsOfDeadProcessesOfGroupsGo) {
   EXPECT_TRUE(std::filesystem::exists(new_one));
 }
 
-TEST(ShmReachedAt, IsEachAddressOfTheNamespaceButItsOwnLoopback) {
-  const Endpoint exact = v4(0x0a010203, 3306);
-  EXPECT_EQ(shm_directory::reached_at(exact), std::vector<Endpoint>{exact});
-  EXPECT_TRUE(shm_directory::reached_at(v4(INADDR_LOOPBACK, 3306)).empty());
-  std::vector<Endpoint> v4_expected;
-  std::vector<Endpoint> all_expected;
-  ifaddrs* list = nullptr;
-  ASSERT_EQ(getifaddrs(&list), 0);
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    Endpoint found;
-    const bool is_v6 = entry->ifa_addr != nullptr && entry->ifa_addr->sa_family == AF_INET6;
-    const socklen_t length = is_v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-    if (entry->ifa_addr == nullptr || !Endpoint::from_sockaddr(entry->ifa_addr, length, found)) continue;
-    found.port = 3306;
-    if (found.is_loopback() || found.scope != 0) continue;
-    all_expected.push_back(found);
-    if (!is_v6) v4_expected.push_back(found);
-  }
-  freeifaddrs(list);
-  const auto sorted = [](std::vector<Endpoint> of) {
-    std::sort(of.begin(), of.end());
-    return of;
-  };
-  EXPECT_EQ(sorted(shm_directory::reached_at(v4(INADDR_ANY, 3306))), sorted(v4_expected));
-  EXPECT_EQ(sorted(shm_directory::reached_at(v6(in6addr_any, 3306))), sorted(all_expected));
-}
-
 TEST_F(ShmPath, NoDescriptorIsLeftOpen) {
   const int before = open_descriptors();
   {
@@ -439,7 +486,7 @@ TEST_F(ShmPath, NoDescriptorIsLeftOpen) {
     host.key = client.key = kOneKey;
     host.accept_everything();
     ASSERT_EQ(host.transport->listen(kServer), Reason::kNone);
-    ASSERT_EQ(host.transport->listen_by_path(kServer), Reason::kNone);
+    ASSERT_EQ(host.transport->listen_by_path(kServer, kElsewhere), Reason::kNone);
     ASSERT_EQ(ask(client, host).reason, Reason::kNone);
   }
   EXPECT_EQ(open_descriptors(), before);

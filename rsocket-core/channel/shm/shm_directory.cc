@@ -1,9 +1,6 @@
 #include "rsocket-core/channel/shm/shm_directory.h"
 
 #include <fcntl.h>
-#include <net/if.h>
-#include <netinet/in.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -14,6 +11,8 @@
 #include <ctime>
 
 #include "rsocket-core/base/sys.h"
+#include "rsocket-core/net/own_addresses.h"
+#include "rsocket-core/protocol/wire.h"
 
 namespace ringroad::shm_directory {
 namespace {
@@ -49,13 +48,17 @@ int connect_to_opened(int fd, int there) noexcept {
   return sys::connect(fd, reinterpret_cast<const sockaddr*>(&same), sizeof same) == 0 ? 0 : errno;
 }
 
-// A socket stands there, no process listens on it, and none is about to: it is older than a second.
-bool is_dead(const sockaddr_un& path) noexcept {
+File file_of(const struct stat& facts) noexcept { return {facts.st_dev, facts.st_ino}; }
+
+// A socket stands there, no process listens on it, and none is about to: it is older than a second. `file`
+// gets which one.
+bool is_dead(const sockaddr_un& path, File& file) noexcept {
   const int there = open_path(path.sun_path);
   if (there < 0) return false;
   struct stat facts{};
   timespec now{};
   sys::call(SYS_fstat, there, &facts);
+  file = file_of(facts);
   sys::call(SYS_clock_gettime, CLOCK_REALTIME, &now);
   bool dead = false;
   // One that is newer than now is from before the clock was set, or says what it likes.
@@ -71,54 +74,6 @@ bool is_dead(const sockaddr_un& path) noexcept {
 
 bool bind_once(int fd, const sockaddr_un& path) noexcept {
   return sys::bind(fd, reinterpret_cast<const sockaddr*>(&path), sizeof path) == 0;
-}
-
-int digit(char c) noexcept {
-  return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-void add_ipv4(std::uint16_t port, std::vector<Endpoint>& out) {
-  const int fd =
-      sys::open_high([] { return sys::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0); });
-  if (fd < 0) return;
-  ifreq interfaces[64];
-  ifconf all{};
-  all.ifc_len = sizeof interfaces;
-  all.ifc_req = interfaces;
-  const bool told = sys::ioctl(fd, SIOCGIFCONF, &all) == 0;
-  sys::close_quietly(fd);
-  for (int i = 0; told && i < all.ifc_len / static_cast<int>(sizeof(ifreq)); ++i) {
-    Endpoint found;
-    if (!Endpoint::from_sockaddr(&interfaces[i].ifr_addr, sizeof(sockaddr_in), found)) continue;
-    found.port = port;
-    if (!found.is_loopback()) out.push_back(found);
-  }
-}
-
-// "fd000000000000000000000000000002 02 40 00 80 eth0": address, interface, prefix, scope, flags, name.
-void add_ipv6(std::uint16_t port, std::vector<Endpoint>& out) {
-  const int fd = sys::open_high(
-      [] { return sys::call(SYS_openat, AT_FDCWD, "/proc/self/net/if_inet6", O_RDONLY | O_CLOEXEC, 0); });
-  if (fd < 0) return;
-  char text[8192];
-  const ssize_t n = sys::read(fd, text, sizeof text - 1);
-  sys::close_quietly(fd);
-  text[n > 0 ? n : 0] = '\0';
-  constexpr std::size_t kDigits = 32;
-  for (const char* line = text; *line != '\0';) {
-    const char* const end = std::strchr(line, '\n');
-    if (end == nullptr) break;
-    unsigned scope = 1;
-    std::uint8_t bytes[kDigits / 2] = {};
-    bool good = std::sscanf(line, "%*32s %*x %*x %x", &scope) == 1 && scope == 0;
-    for (std::size_t i = 0; good && i < kDigits; ++i) {
-      const int value = digit(line[i]);
-      good = value >= 0;
-      bytes[i / 2] = static_cast<std::uint8_t>(bytes[i / 2] << 4 | (value & 15));
-    }
-    if (good) out.emplace_back(Address::from_ipv6(bytes), port);
-    line = end + 1;
-  }
 }
 
 }  // namespace
@@ -140,11 +95,10 @@ bool path_of(const char* directory, const sockaddr_un& abstract_name, sockaddr_u
   return true;
 }
 
-Reason bind(int fd, const sockaddr_un& path, std::uint64_t& file) noexcept {
+Reason bind(int fd, const sockaddr_un& path, File& file) noexcept {
   bool bound = bind_once(fd, path);
   if (!bound && errno == EADDRINUSE) {
-    if (!is_dead(path)) return Reason::kBusy;
-    sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);
+    if (!is_dead(path, file) || !take_away(path, file)) return Reason::kBusy;
     bound = bind_once(fd, path);
     if (!bound && errno == EADDRINUSE) return Reason::kBusy;
   }
@@ -156,20 +110,41 @@ Reason bind(int fd, const sockaddr_un& path, std::uint64_t& file) noexcept {
                       facts.st_uid == static_cast<uid_t>(sys::call(SYS_geteuid));
   const bool open_to_all = is_own && sys::call(SYS_fchmodat, AT_FDCWD, ProcPath(there).text, 0666) == 0;
   if (there >= 0) sys::close_quietly(there);
-  file = facts.st_ino;
+  file = file_of(facts);
   if (open_to_all) return Reason::kNone;
-  sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);  // or the next try finds a socket there
+  if (is_own) remove(path, file);  // or the next try finds a socket there
   return there < 0 ? Reason::kNoDescriptors : Reason::kOtherNamespace;
 }
 
-void remove(const sockaddr_un& path, std::uint64_t file) noexcept {
-  const int there = open_path(path.sun_path);
-  if (there < 0) return;
+bool stands_there(const sockaddr_un& path, const File& file) noexcept {
   struct stat facts{};
-  if (sys::call(SYS_fstat, there, &facts) == 0 && facts.st_ino == file) {
-    sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);
+  return sys::call(SYS_newfstatat, AT_FDCWD, path.sun_path, &facts, AT_SYMLINK_NOFOLLOW) == 0 &&
+         file_of(facts) == file;
+}
+
+void remove(const sockaddr_un& path, const File& file) noexcept {
+  if (stands_there(path, file)) take_away(path, file);
+}
+
+bool take_away(const sockaddr_un& path, const File& file) noexcept {
+  const char* const name = std::strrchr(path.sun_path, '/');
+  Nonce random;
+  if (name == nullptr || !make_nonce(random)) return false;
+  char aside[sizeof path.sun_path + 64];
+  int length = std::snprintf(aside, sizeof aside, "%.*s/%s", static_cast<int>(name - path.sun_path),
+                             path.sun_path, kProcess);
+  for (const std::uint8_t byte : random) {
+    length += std::snprintf(aside + length, sizeof aside - static_cast<std::size_t>(length), "%02x", byte);
   }
-  sys::close_quietly(there);
+  if (sys::call(SYS_renameat, AT_FDCWD, path.sun_path, AT_FDCWD, aside) != 0) return false;
+  struct stat facts{};
+  const bool is_it = sys::call(SYS_newfstatat, AT_FDCWD, aside, &facts, AT_SYMLINK_NOFOLLOW) == 0 &&
+                     file_of(facts) == file;
+  if (!is_it && sys::call(SYS_renameat2, AT_FDCWD, aside, AT_FDCWD, path.sun_path, RENAME_NOREPLACE) == 0) {
+    return false;
+  }
+  sys::call(SYS_unlinkat, AT_FDCWD, aside, 0);
+  return is_it;
 }
 
 int connect(int fd, const sockaddr_un& path) noexcept {
@@ -204,19 +179,27 @@ void remove_dead(const char* directory, unsigned most) noexcept {
     const int length = std::snprintf(path.sun_path, sizeof path.sun_path, "%s/%s", directory, entry->name);
     if (length <= 0 || static_cast<std::size_t>(length) >= sizeof path.sun_path) continue;
     --most;
-    if (is_dead(path)) sys::call(SYS_unlinkat, AT_FDCWD, path.sun_path, 0);
+    File dead;
+    if (is_dead(path, dead)) take_away(path, dead);
   }
 }
 
-std::vector<Endpoint> reached_at(const Endpoint& local) {
-  std::vector<Endpoint> out;
+bool reached_at(const Endpoint& local, const ListenerFacts& facts, std::vector<Endpoint>& out) {
+  const int here = open_socket();
+  const bool elsewhere = here >= 0 && facts.network != 0 && network_of(here) != facts.network;
+  if (here >= 0) sys::close_quietly(here);
   if (!local.is_any()) {
-    if (!local.is_loopback() && local.scope == 0) out.push_back(local);
-    return out;
+    // Of another namespace's addresses this thread knows nothing.
+    const bool is_one = !local.is_loopback() && local.scope == 0;
+    if (is_one && (elsewhere || is_own_address(local))) out.push_back(local);
+    return here >= 0;
   }
-  add_ipv4(local.port, out);  // a dual-stack listener's, too
-  if (!local.is_v4()) add_ipv6(local.port, out);
-  return out;
+  if (elsewhere) return true;
+  std::vector<Address> addresses;
+  bool told = here >= 0 && (facts.v6_only || add_ipv4_addresses(addresses));
+  if (told && !local.is_v4()) told = add_ipv6_addresses(addresses);
+  for (const Address& address : addresses) out.emplace_back(address, local.port);
+  return told;
 }
 
 }  // namespace ringroad::shm_directory

@@ -64,7 +64,8 @@ class ShmTransport final : public Transport {
   void dispatch() noexcept override;
   // kBusy when another process has the name: ask again when it may have ended.
   Reason listen(const Endpoint& local) noexcept override;
-  Reason listen_by_path(const Endpoint& local) noexcept override;
+  Reason listen_by_path(const Endpoint& local, const ListenerFacts& facts) noexcept override;
+  void look_at_paths() noexcept override;
   void unlisten(const Endpoint& local) noexcept override { end_listener(local, false); }
   int rendezvous_of(const Endpoint& local) const noexcept override;
   Reason adopt(const Endpoint& local, int fd) noexcept override;
@@ -87,9 +88,11 @@ class ShmTransport final : public Transport {
     unsigned count = 1;
     bool paused = false;
     bool any_address = false;  // answers for what this process holds, not for a listener
+    bool has_paths = false;    // listen_by_path() was called, with these facts
+    ListenerFacts facts;
     Endpoint of;               // by path: what the program listens at
     sockaddr_un path{};        // of the rendezvous directory
-    std::uint64_t file = 0;
+    shm_directory::File file;
 
     bool by_path() const noexcept { return path.sun_family != 0; }
   };
@@ -139,6 +142,8 @@ class ShmTransport final : public Transport {
                         socklen_t length) noexcept;
   // The same in the rendezvous directory, under the path that stands for `abstract_name`.
   Reason begin_by_path(Listener listener, const sockaddr_un& abstract_name) noexcept;
+  // Makes and ends paths until there is one for each endpoint that `listener` is reached at.
+  Reason have_paths(const Listener& listener) noexcept;
   void end_listener(const Endpoint& local, bool leave_to_others) noexcept;
   void end_listener(std::map<Key, Listener>::iterator it, bool leave_to_others) noexcept;
   // Whether the program has another listener there, with which `path` ends from now on.

@@ -32,21 +32,40 @@ Reason ShmTransport::listen(const Endpoint& local) noexcept {
   return begin_listener(listener, &name, length);
 }
 
-Reason ShmTransport::listen_by_path(const Endpoint& local) noexcept {
+Reason ShmTransport::listen_by_path(const Endpoint& local, const ListenerFacts& facts) noexcept {
   if (directory_ == nullptr) return Reason::kNone;
+  for (auto& [key, listener] : listeners_) {
+    if (listener.any_address || listener.by_path() || listener.at != local) continue;
+    listener.has_paths = true;
+    listener.facts = facts;
+    return have_paths(Listener(listener));
+  }
+  return Reason::kNone;
+}
+
+Reason ShmTransport::have_paths(const Listener& listener) noexcept {
   Reason why = Reason::kNone;
   try {
-    for (const Endpoint& at : shm_directory::reached_at(local)) {
+    std::vector<Endpoint> reached;
+    // What the kernel has not told of may be there still.
+    if (!shm_directory::reached_at(listener.at, listener.facts, reached)) return Reason::kNoDescriptors;
+    for (auto it = listeners_.begin(); it != listeners_.end();) {
+      const auto path = it++;
+      const Listener& known = path->second;
+      if (!known.by_path() || known.any_address || known.of != listener.at) continue;
+      if (std::find(reached.begin(), reached.end(), known.at) == reached.end()) end_listener(path, false);
+    }
+    for (const Endpoint& at : reached) {
       const bool known = std::any_of(listeners_.begin(), listeners_.end(), [&](const auto& entry) {
         return entry.second.by_path() && !entry.second.any_address && entry.second.at == at;
       });
       if (known) continue;
-      Listener listener;
-      listener.at = at;
-      listener.of = local;
+      Listener made;
+      made.at = at;
+      made.of = listener.at;
       sockaddr_un name;
       make_shm_name(ShmName::kExact, at, name);
-      const Reason failed = begin_by_path(listener, name);
+      const Reason failed = begin_by_path(made, name);
       // What may pass comes before what does not.
       if (failed != Reason::kNone && (why == Reason::kNone || failed == Reason::kBusy)) why = failed;
     }
@@ -54,6 +73,28 @@ Reason ShmTransport::listen_by_path(const Endpoint& local) noexcept {
     why = Reason::kNoMemory;
   }
   return why;
+}
+
+void ShmTransport::look_at_paths() noexcept {
+  // Keys grow with time: those that are made here are not met.
+  const Key last = last_key_;
+  Key key = 0;
+  for (auto it = listeners_.begin(); it != listeners_.end() && it->first <= last;
+       it = listeners_.upper_bound(key)) {
+    key = it->first;
+    Listener again = it->second;
+    if (!again.by_path() || shm_directory::stands_there(again.path, again.file)) continue;
+    again.fd = -1;
+    again.paused = false;
+    const Reason why = begin_listener(again, &again.path, sizeof again.path);
+    // A process' own is found by its name, which only this listener knows.
+    if (why == Reason::kNone || !again.any_address) end_listener(it, false);
+  }
+  for (auto it = listeners_.begin(); it != listeners_.end() && it->first <= last;
+       it = listeners_.upper_bound(key)) {
+    key = it->first;
+    if (it->second.has_paths) have_paths(Listener(it->second));  // may end any that is a path's
+  }
 }
 
 Reason ShmTransport::begin_by_path(Listener listener, const sockaddr_un& abstract_name) noexcept {
@@ -109,7 +150,7 @@ Reason ShmTransport::begin_listener(const Listener& listener, const sockaddr_un*
   if (fd < 0) return shm_reason_of(errno);
   const Key key = last_key_ + 1;
   Reason why = Reason::kNone;
-  std::uint64_t file = 0;
+  shm_directory::File file;
   if (listener.by_path() && (why = shm_directory::bind(fd, listener.path, file)) != Reason::kNone) {
     close_own(fd);
     return why;
@@ -159,7 +200,7 @@ void ShmTransport::end_listener(const Endpoint& local, bool leave_to_others) noe
 bool ShmTransport::leave_to_another_listener(Listener& path) noexcept {
   for (const auto& [key, other] : listeners_) {
     if (other.any_address || other.by_path() || other.at.port != path.at.port) continue;
-    const bool any = other.at.is_any() && (!other.at.is_v4() || path.at.is_v4());
+    const bool any = other.at.is_any() && (path.at.is_v4() ? !other.facts.v6_only : !other.at.is_v4());
     if (!any && other.at != path.at) continue;
     path.of = other.at;
     return true;
