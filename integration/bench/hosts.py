@@ -87,6 +87,10 @@ class Host:
         self._is_silent = False
         self.work = None
 
+    @property
+    def is_remote(self):
+        return bool(self._prefix)
+
     def start(self):
         boot = [*PYTHON, BOOT]
         # ssh joins its words and gives them to a shell.
@@ -293,16 +297,18 @@ class _Inventory:
         return begin
 
 
-def from_inventory(path, ringroad):
-    """The Place that a file describes; see `ringroad bench oltp --help`."""
+def from_inventory(path, ringroad, two_hosts=False):
+    """The Place that a file describes; see `ringroad bench oltp --help`. With `two_hosts` one will not do."""
     inventory = _Inventory(path)
     read = inventory.read()
     unknown = sorted(set(read) - {"server", "client"})
     if unknown:
         raise inventory.error(f"there is no [{unknown[0]}], only [server] and [client]: rename it", unknown[0])
     ends = {name: _end(inventory, name, read.get(name), ringroad) for name in ("server", "client")}
-    return Place(ends["server"], ends["client"],
-                 read["server"].get("ssh") == read["client"].get("ssh"), str(path))
+    one_host = read["server"].get("ssh") == read["client"].get("ssh")
+    if one_host and two_hosts:
+        raise inventory.error("both ends are on one host: name another one with ssh = \"...\"", "client", "ssh")
+    return Place(ends["server"], ends["client"], one_host, str(path))
 
 
 def _end(inventory, name, table, ringroad):
