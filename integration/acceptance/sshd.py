@@ -48,7 +48,7 @@ class Sshd:
                           "PasswordAuthentication no\n")
         self._server = processes.Child([PROGRAM, "-D", "-e", "-f", config],
                                        self._directory / "log")
-        processes.wait_until(self._greets, 20, "sshd to greet", self._server)
+        processes.wait_until(self._greets, processes.patient(20), "sshd to greet", self._server)
         return self
 
     def _greets(self):
