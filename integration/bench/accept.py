@@ -59,13 +59,13 @@ def doctor(run_, _minutes):
         policies = {role: end.host.call(f"{ENDS}:policy", f"{end.host.work}/accept.toml", other.address,
                                         [DATABASE_PORT, port], end.device)
                     for role, end, other in (("server", server, client), ("client", client, server))}
-        found = {"server": server.host.call(f"{ENDS}:doctor", server.ringroad, policies["server"],
-                                            limit_s=DOCTOR_S)}
+        found = {role: end.host.call(f"{ENDS}:doctor", end.ringroad, policies[role], limit_s=DOCTOR_S)
+                 for role, end in place.ends.items()}
         where = f"[{server.address}]:{port}" if ":" in server.address else f"{server.address}:{port}"
         answerer = server.host.make(f"{ENDS}:Answerer", server.ringroad, policies["server"], where,
                                     f"{server.host.work}/answer.log")
-        found["client"] = client.host.call(f"{ENDS}:doctor", client.ringroad, policies["client"], "--peer", where,
-                                           limit_s=DOCTOR_S)
+        found["client to server"] = client.host.call(f"{ENDS}:doctor", client.ringroad, policies["client"],
+                                                     "--peer", where, limit_s=DOCTOR_S)
         answerer.forget()
     (run_.out / accept_report.DOCTOR).write_text(json.dumps(found, indent=1), encoding="utf-8")
     counts = {level: sum(finding["level"] == level for one in found.values() for finding in one["findings"])

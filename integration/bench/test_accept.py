@@ -228,8 +228,8 @@ def finding(level, subject="rxe0"):
             "remedy": "cable"}
 
 
-@pytest.mark.parametrize("levels, verdict, figure", [(["ok", "warn"], PASSED, "2 warn, 2 ok"),
-                                                     (["ok", "fail"], FAILED, "2 fail, 2 ok")])
+@pytest.mark.parametrize("levels, verdict, figure", [(["ok", "warn"], PASSED, "3 warn, 3 ok"),
+                                                     (["ok", "fail"], FAILED, "3 fail, 3 ok")])
 def test_the_doctor_looks_at_both_hosts_and_from_one_to_the_other(out, levels, verdict, figure):
     both = ends(free_port=4711, policy=lambda path, other, ports, device: f"for {other} {ports}",
                 doctor={"findings": [finding(level) for level in levels]}, Answerer=Forgettable())
@@ -240,8 +240,9 @@ def test_the_doctor_looks_at_both_hosts_and_from_one_to_the_other(out, levels, v
     own, other = "for 10.9.1.2 [3306, 4711]", "for 10.9.1.1 [3306, 4711]"
     assert asked == {"server": [("doctor", "ringroad", own),
                                 ("Answerer", "ringroad", own, "10.9.1.1:4711", "/nowhere/answer.log")],
-                     "client": [("doctor", "ringroad", other, "--peer", "10.9.1.1:4711")]}
-    assert set(json.loads((out / "doctor.json").read_text())) == {"server", "client"}
+                     "client": [("doctor", "ringroad", other),
+                                ("doctor", "ringroad", other, "--peer", "10.9.1.1:4711")]}
+    assert set(json.loads((out / "doctor.json").read_text())) == {"server", "client", "client to server"}
 
 
 @pytest.mark.parametrize("obstacles, taken", [({}, "client"), ({"client": "ssh goes by eth0"}, "server")])
