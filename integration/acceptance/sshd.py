@@ -53,7 +53,7 @@ class Sshd:
 
     def _greets(self):
         try:
-            with socket.create_connection((self._address, self.port), 1) as probe:
+            with socket.create_connection((self._address, self.port), processes.patient(5)) as probe:
                 return probe.recv(4) == b"SSH-"
         except OSError:
             return False

@@ -130,6 +130,10 @@ def test_what_has_failed_is_not_done_again_and_what_could_not_run_is(out):
     assert accepted(out, again) == 1 and again.done == ["net"]
 
 
+def test_what_could_not_run_is_no_success(out):
+    assert accepted(out, Steps(doctor=FINE, net=CannotRun("install perftest"))) == 1
+
+
 @pytest.mark.parametrize("problem", [hosts.Silent("db1: no answer"), hosts.HostError("no"), run.CellError("bad"),
                                      processes.ProcessError("ended")])
 def test_a_step_that_goes_wrong_does_not_hold_the_others_up(out, problem):
@@ -425,6 +429,15 @@ def test_what_is_taken_is_given_back_whatever_ends_the_agent(taken, number):
         os.killpg(agent.pid, number)
         agent.wait()
     comes_back(file)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_do_not_end_what_gives_back(taken, number):
+    file, how = taken
+    away = accept_ends.Taken(how, 60)
+    os.kill(away._keeper.pid, number)  # pylint: disable=protected-access
+    away.give_back()
+    assert file.exists()
 
 
 def test_what_cannot_be_taken_is_told_and_given_back_all_the_same(taken):
