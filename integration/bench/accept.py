@@ -9,7 +9,9 @@ that another run goes on with the steps that have no verdict yet; what could not
 
 import dataclasses
 import json
+import os
 import shutil
+import sys
 import time
 
 from integration.bench import accept_report, arguments, carriers, hosts, net, oltp, phase, plots, results, run
@@ -401,8 +403,11 @@ def taken(end, how, load):
 
 
 def main(words):
-    processes.end_on_signals()
-    options = arguments.parser_of("accept").parse_args(words)
+    parser = arguments.parser_of("accept")
+    options = parser.parse_args(words)
+    for name, command in (("--server", options.server), ("--upgrade", options.upgrade)):
+        if command and not os.path.isabs(command) and (name == "--upgrade" or "/" in command):
+            parser.error(f"{name}: {command} is no whole path")
     options.steps = options.steps or [step.name for step in STEPS]
     options.out = options.out.absolute()
     try:
@@ -410,7 +415,8 @@ def main(words):
             raise hosts.InventoryError("name the two hosts with --inventory FILE; `ringroad bench accept --help` has "
                                        "an example")
         place = hosts.from_inventory(options.inventory, options.ringroad, two_hosts=True)
+        processes.end_on_signals()
         return Acceptance(place, options).run()
     except (hosts.InventoryError, hosts.HostError, results.ResultsError) as problem:
-        print(f"ringroad bench accept: {problem}", file=run.sys.stderr)
+        print(f"ringroad bench accept: {problem}", file=sys.stderr)
         return run.WRONG

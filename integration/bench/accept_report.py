@@ -89,7 +89,7 @@ def _summary(outcomes):
 
 
 def terminal(outcomes):
-    return report.text(_summary(outcomes))
+    return "\n".join(f"{step.name:8}  {outcome.words()}" for step, outcome in outcomes)
 
 
 def write(out, outcomes, facts):

@@ -163,7 +163,7 @@ def test_steps_for_which_there_is_no_time_are_told_and_left_to_the_next_run(out)
             pass
         return FINE
     assert accepted(out, Steps(doctor=slow, net=FINE), "--budget", "0.002") == 1
-    assert told(out)["net"]["reason"].startswith("out of time") and told(out)["net"]["verdict"] == LEFT_OUT
+    assert told(out)["net"]["reason"] == "out of time: the same command goes on" and told(out)["net"]["verdict"] == LEFT_OUT
     again = Steps(doctor=FINE, net=FINE)
     assert accepted(out, again) == 0 and again.done == ["net"]
 
@@ -185,14 +185,24 @@ def test_one_archive_has_the_report_and_what_the_steps_left(out):
     (INVENTORY.replace("db2", "db1"), "hosts.toml:5: both ends are on one host: name another one"),
     (INVENTORY.replace("address", "adress"), "hosts.toml:3: [server] adress: there is no such key"),
 ])
-def test_a_wrong_inventory_is_told_before_anything_is_done(tmp_path, capsys, monkeypatch, text, said):
-    monkeypatch.setattr(processes, "end_on_signals", lambda: None)
+def test_a_wrong_inventory_is_told_before_anything_is_done(tmp_path, capsys, text, said):
     words = ["--out", str(tmp_path / "out")]
     if text:
         (tmp_path / "hosts.toml").write_text(text)
         words += ["--inventory", str(tmp_path / "hosts.toml")]
     assert accept.main(words) == 2
     assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--upgrade", "next/bin/ringroad"], "--upgrade: next/bin/ringroad is no whole path"),
+    (["--upgrade", "ringroad"], "--upgrade: ringroad is no whole path"),
+    (["--server", "sbin/mysqld"], "--server: sbin/mysqld is no whole path"),
+    (["--budget", "0"], '"0" is not a positive number'), (["--steps", "dance"], 'there is no "dance"')])
+def test_wrong_arguments_are_named_before_anything_is_done(capsys, words, said):
+    with pytest.raises(SystemExit):
+        accept.main(words)
+    assert said in capsys.readouterr().err
 
 
 def test_the_steps_are_those_that_the_help_names_and_fill_an_hour_at_most():
