@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from integration.bench import accept, arguments, carriers, hosts, oltp
+from integration.bench import accept, arguments, carriers, hosts, net, oltp
 
 from . import support
 
@@ -62,6 +62,19 @@ def test_a_second_build_that_does_nothing_fails_with_the_evidence(accepted, othe
     status, told = accepted("upgrade", "--upgrade", str(other / "bin" / "ringroad"))
     assert (status, told["verdict"]) == (1, "FAILED"), told
     assert "streams were on shm" in told["reason"] or "were not all on shm" in told["reason"], told
+
+
+def test_a_bench_is_a_step_with_its_ratios_in_the_report(accepted, tmp_path, monkeypatch):
+    inventory = tmp_path / "hosts.toml"
+    inventory.write_text('[server]\naddress = "127.0.0.1"\n[client]\naddress = "127.0.0.1"\n')
+    monkeypatch.setitem(accept.WORDS, "net", ("", "--carriers tcp,shm --measures rate --rounds 1"))
+    monkeypatch.setattr(accept.Acceptance.__init__, "__defaults__", (
+        (accept.Step("net", "compares", 1, accept.bench_step(net.Net, "net", "shm")),),))
+    status, told = accepted("net", "--inventory", str(inventory))
+    assert (status, told["verdict"], told["file"]) == (0, "passed", "net/report.md"), told
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [one["carrier"] for one in report["ratios"]["net"]] == ["shm"]
+    assert "## Ringroad to TCP: net" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_what_is_taken_under_load_is_told_with_what_became_of_the_queries(accepted, tmp_path, monkeypatch):
