@@ -137,6 +137,11 @@ def device_to(address):
     return json.loads(said("ip", "-j", "route", "get", address))[0].get("dev", "")
 
 
+def has_a_queue(device):
+    """Whether packets for a device that is down are dropped where its sender does not see it."""
+    return json.loads(said("ip", "-j", "link", "show", "dev", device))[0].get("qdisc") != "noqueue"
+
+
 def stands_on(device, lower):
     """Whether a device is the other one, or is made of it: a VLAN, a bond, a bridge."""
     return device == lower or any(stands_on(path.name.removeprefix("lower_"), lower)
@@ -151,6 +156,9 @@ def link_obstacle(address, remote, others):
     device = device_of(address)
     if not device:
         return f"no network device has {address}"
+    if any(RDMA.glob("*/parent")) and not has_a_queue(device):
+        return (f"Soft-RoCE would send for ever by {device}, which has no queue: tc qdisc add dev {device} root "
+                "pfifo")
     reached = ssh_server()
     if remote and not reached:
         return "ssh does not tell by which address this host is reached (SSH_CONNECTION)"

@@ -510,8 +510,22 @@ def test_a_link_that_carries_ssh_is_not_to_be_set_down(monkeypatch, tmp_path, re
     monkeypatch.setattr(accept_ends, "device_of", lambda address: used[address])
     monkeypatch.setattr(accept_ends, "device_to", lambda address: used[address])
     monkeypatch.setattr(accept_ends, "NET", tmp_path)
+    monkeypatch.setattr(accept_ends, "RDMA", tmp_path)
     found = accept_ends.link_obstacle("10.9.1.2", remote, others)
     assert why in found and bool(why) == bool(found), found
+
+
+def test_the_link_of_a_device_without_a_queue_is_not_set_down_below_soft_roce(monkeypatch, tmp_path):
+    (tmp_path / "rxe0").mkdir()
+    shown = {"addr": '[{"ifname": "v0", "addr_info": [{"local": "10.9.1.2"}]}]', "link": '[{"qdisc": "noqueue"}]'}
+    monkeypatch.setattr(accept_ends, "RDMA", tmp_path)
+    monkeypatch.setattr(accept_ends, "said", lambda *words: shown[words[2]])
+    monkeypatch.setattr(accept_ends, "ssh_server", lambda: None)
+    assert accept_ends.link_obstacle("10.9.1.2", False, []) == "", "a card"
+    (tmp_path / "rxe0" / "parent").touch()
+    assert "tc qdisc add dev v0 root pfifo" in accept_ends.link_obstacle("10.9.1.2", False, [])
+    shown["link"] = '[{"qdisc": "pfifo_fast"}]'
+    assert accept_ends.link_obstacle("10.9.1.2", False, []) == ""
 
 
 def test_ssh_tells_by_which_addresses_a_host_is_reached():
