@@ -21,10 +21,10 @@ from integration.lib import processes
 ENDS = "integration.bench.accept_ends"
 RDMA = carriers.of("rdma")
 WORKLOAD, THREADS = "oltp_read_write", 4
-# How long the load lasts, and how long the link or the device is away.
-LOAD_S, LOAD_QUICK_S, AWAY_S = 45, 20, 3
-# At the latest it is back after that, whatever becomes of this program.
-AWAY_LIMIT_S = 30
+# How long the link or the device is away; at the latest it is back after the other, whatever becomes of this
+# program. Then the streams have so long to be on RDMA again, and the load lasts no longer than all of it.
+AWAY_S, AWAY_LIMIT_S, BACK_S = 3, 30, 60
+LOAD_LIMIT_S = AWAY_LIMIT_S + BACK_S
 DATABASE_PORT = 3306
 LOOK_EVERY_S = 0.1
 DOCTOR_S = 300
@@ -272,7 +272,7 @@ class Acceptance:
         """`how` (see accept_ends.Taken) is taken from an end's host and given back while sysbench runs."""
         opened = self._bench(place).open({"threading": "connection"}, RDMA)
         try:
-            load = Load(opened, LOAD_QUICK_S if self.options.quick else LOAD_S)
+            load = Load(opened, place.client.host)
             told = load.run(lambda: taken(end, how, load))
         finally:
             opened.close()
@@ -296,8 +296,9 @@ class Acceptance:
 
         opened = bench.open({"threading": "connection"}, RDMA)
         try:
-            load = Load(opened, LOAD_QUICK_S if self.options.quick else LOAD_S)
-            told = load.run(lambda: {role: copy.replace(new) for role, copy in copies.items()})
+            load = Load(opened, place.client.host)
+            told = load.run(lambda: {"builds": {role: copy.replace(new) for role, copy in copies.items()},
+                                     "goes_on": load.goes_on_for(AWAY_S)})
             if told["problems"]:
                 raise Failed("while the files were replaced: " + "; ".join(told["problems"]))
             measured(opened, "old server, new client")
@@ -318,18 +319,18 @@ class Acceptance:
 
 
 class Load:
-    """sysbench at work over RDMA, for so many seconds."""
+    """sysbench at work over RDMA, for as long as something is done to it. `host` is the client's."""
 
-    def __init__(self, opened, seconds):
-        self._side, self._seconds = opened.side, seconds
-        self._opened = opened
+    def __init__(self, opened, host):
+        self._side, self._opened, self._host = opened.side, opened, host
 
     def run(self, meanwhile):
         """What `meanwhile` returns, a dict, with sysbench's `report` and the `problems` of the load."""
         side = self._side
         side.warm_up_s = oltp.WARM_UP_S
         side.server_end.begin()
-        side.client_end.launch(WORKLOAD, THREADS, oltp.SEED, self._seconds, 0, side.preload)
+        end = f"{self._host.work}/end"
+        side.client_end.launch(WORKLOAD, THREADS, oltp.SEED, LOAD_LIMIT_S, 0, {**side.preload, "OLTP_END": end})
         try:
             set_up = phase.warm_up(side, THREADS)
             if set_up["promotion_s"] is None:
@@ -338,6 +339,7 @@ class Load:
             side.server_end.mark()
             side.client_end.open_gate()
             told = meanwhile()
+            self._host.call(f"{ENDS}:touch", end)
             report = side.client_end.finish()
             deadlocks = side.server_end.counted()["server_status"]["Innodb_deadlocks"]
         except hosts.Silent:
@@ -396,7 +398,7 @@ def taken(end, how, load):
         return {"left": left, "problems": ["the load was over before it was given back"]}
     began = time.monotonic()
     while not load.is_on_rdma():
-        if not load.goes_on_for(LOOK_EVERY_S):
+        if time.monotonic() > began + BACK_S or not load.goes_on_for(LOOK_EVERY_S):
             return {"left": left, "problems": [f"not on RDMA again {time.monotonic() - began:.0f} s after it was "
                                                f"back: {load.reasons()}"]}
     return {"left": left, "back_s": time.monotonic() - began}

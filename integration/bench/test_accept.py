@@ -373,6 +373,12 @@ def test_what_is_taken_under_load_is_given_back_and_the_streams_are_waited_for(o
     assert ("back_s" in found) == (not wrong) and wrong in "".join(found.get("problems", [""]))
 
 
+def test_streams_that_do_not_come_back_are_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr(accept, "BACK_S", 0)
+    found = accept.taken(hosts.End(FakeHost("client", {"Taken": Away()}), "", ""), {}, FakeLoad([False] * 99))
+    assert found["problems"][0].startswith("not on RDMA again 0 s after it was back")
+
+
 def test_what_is_taken_is_given_back_where_the_user_interrupts():
     away = Away()
     with pytest.raises(KeyboardInterrupt):

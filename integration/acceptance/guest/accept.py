@@ -23,7 +23,7 @@ def test_two_hosts_are_accepted_over_ssh_and_one_loses_its_link_under_load(tmp_p
     with Meeting("accept") as meeting, network(
             f"link add link eth0 name {DEVICE} type vlan id 9", f"addr add 10.8.9.{NODE}/24 dev {DEVICE}",
             f"link set {DEVICE} up", undo=f"link del {DEVICE}"):
-        # As a card has one: Soft-RoCE sends again for ever what a device without a queue drops.
+        # As a card has one; without, the command refuses.
         subprocess.run(["tc", "qdisc", "add", "dev", DEVICE, "root", "pfifo"], check=True)
         meeting.meet("up")
         (answer_by_ssh if SERVES else accept_by_ssh)(tmp_path, meeting)
