@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from integration.bench import accept, arguments, carriers, hosts, net, oltp
+from integration.bench import accept, arguments, carriers, hosts, net, oltp, probe
 
 from . import support
 
@@ -53,6 +53,9 @@ def test_a_second_build_comes_in_the_place_of_the_first_under_load(accepted, oth
     stages = json.loads((tmp_path / "out" / "upgrade.json").read_text())
     assert list(stages) == ["replaced", "old server, new client", "new server, old client", "both new"]
     assert stages["replaced"]["report"]["transactions"] > 0 and stages["replaced"]["goes_on"]
+    ours, others = (probe.ringroad_build(str(command)) for command in (COMMAND, other / "bin" / "ringroad"))
+    assert [list(stage["builds"].values()) for stage in list(stages.values())[1:]] == [
+        [ours, others], [others, ours], [others, others]]
     assert all(stage["channel_percent"] >= 99 for stage in list(stages.values())[1:])
 
 

@@ -291,19 +291,26 @@ class Acceptance:
         bench, stages = self._bench(rolling), {}
 
         def measured(opened, stage):
-            stages[stage] = bench.measure(opened, RDMA, {"workload": "read_write", "threads": THREADS}, len(stages))
+            figures = bench.measure(opened, RDMA, {"workload": "read_write", "threads": THREADS}, len(stages))
+            stages[stage] = {**figures, "builds": {"server": started, "client": copies["client"].build()}}
             self.say(f"upgrade: {stage}: {bench.line(stages[stage])}")
 
+        def replaced():
+            for copy in copies.values():
+                copy.replace(new)
+            return {"goes_on": load.goes_on_for(AWAY_S)}
+
+        started = copies["server"].build()
         opened = bench.open({"threading": "connection"}, RDMA)
         try:
             load = Load(opened, place.client.host)
-            told = load.run(lambda: {"builds": {role: copy.replace(new) for role, copy in copies.items()},
-                                     "goes_on": load.goes_on_for(AWAY_S)})
+            told = load.run(replaced)
             if told["problems"]:
                 raise Failed("while the files were replaced: " + "; ".join(told["problems"]))
             measured(opened, "old server, new client")
         finally:
             opened.close()
+        started = copies["server"].build()
         opened = bench.open({"threading": "connection"}, RDMA)
         try:
             copies["client"].replace(old["client"].ringroad)

@@ -589,7 +589,9 @@ def test_a_build_comes_in_the_place_of_another_by_renaming(tmp_path):
     files = [tmp_path / "rolling" / "lib" / name for name in ("libringroad.so", "libringroad-verbs.so")]
     assert accept_ends.said(rolling.command()) == f"library: {files[0]}\n"
     with open(files[0], encoding="ascii") as mapped:
+        before = rolling.build()
         rolling.replace(new)
+        assert rolling.build() != before
         assert [file.read_text() for file in files] == ["new", "new"] and mapped.read() == "old"
     with pytest.raises(processes.ProcessError, match="none: No such file"):
         rolling.replace(str(tmp_path / "none"))
