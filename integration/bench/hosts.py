@@ -23,6 +23,8 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from integration.lib import processes
+
 PACKAGES = Path(__file__).absolute().parent.parent
 SENT = ("bench", "lib")
 PYTHON = ("/usr/bin/python3", "-B", "-c")
@@ -102,7 +104,7 @@ class Host:
             packed = _packed()
             self._agent.stdin.write(b"%d\n" % len(packed) + packed)
             self._agent.stdin.flush()
-            self.work = self.call("integration.bench.agent:work", limit_s=START_S)
+            self.work = self.call("integration.bench.agent:work", limit_s=processes.patient(START_S))
         except (OSError, HostError) as problem:
             self.end()
             raise HostError(f"{self.name}: no agent there ({problem}); tried: "
