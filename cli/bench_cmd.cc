@@ -27,8 +27,8 @@ struct Bench {
   const char* name;
   const char* what;
   const char* more;
-  // Else it reads what others have measured, and `more` is all of its help.
-  bool measures = true;
+  // Else it has options of its own alone, and `more` is all of its help.
+  bool shares = true;
 };
 
 constexpr const char* kSharedHelp =
@@ -102,6 +102,43 @@ const std::vector<Bench> kBenches = {
      "  1    printed, but rows lack what was not measured; each says which command does\n"
      "  2    wrong arguments, or DIR has no such results of one host\n",
      false},
+    {"accept",
+     "All that two hosts with RDMA have to show, in one run of less than an hour, with one report",
+     "The steps, each with its share of the budget:\n"
+     "  doctor    both hosts, and the way between them\n"
+     "  perftest  raw verbs\n"
+     "  net       ringroad bench net\n"
+     "  oltp      ringroad bench oltp\n"
+     "  link      while sysbench runs, the link of one host goes down for 3 s: no query may fail.\n"
+     "            Only where ssh goes by another network; the link comes up again in any case\n"
+     "  upgrade   while sysbench runs, the files of --upgrade come in the place of the first\n"
+     "            build's, in a copy; then each end starts with them\n"
+     "  device    while sysbench runs, the client's host has no RDMA device for 3 s\n"
+     "What cannot run here has a row that says why. The same command goes on with the steps that\n"
+     "have neither passed nor failed.\n"
+     "\n"
+     "This command runs on either host or on a third, as root on both. It needs ssh(1) without a\n"
+     "password, and Python, Ringroad, perftest, sysbench and the database on both:\n"
+     "  [server]\n"
+     "  ssh     = \"root@192.0.2.1\"   # by another network; without it: this host\n"
+     "  address = \"10.9.1.1\"         # on the network that is measured\n"
+     "  device  = \"mlx5_0\"           # optional, as in a policy\n"
+     "  [client]\n"
+     "  ssh     = \"root@192.0.2.2\"\n"
+     "  address = \"10.9.1.2\"\n"
+     "\n"
+     "Leaves report.md, report.json, plots and the benches' own reports in DIR, and all of it in\n"
+     "DIR.tar.gz, to be sent. They hold addresses and names of hosts.\n"
+     "\n"
+     "Examples:\n"
+     "  ringroad bench accept --inventory hosts.toml\n"
+     "  ringroad bench accept --inventory hosts.toml --upgrade /opt/next/bin/ringroad --remove-device\n"
+     "\n"
+     "Exit status:\n"
+     "  0    every step passed that was asked for\n"
+     "  1    a step failed, could not run, or had no time\n"
+     "  2    wrong arguments, a host is not reached, or DIR is of other settings\n",
+     false},
 };
 
 std::vector<std::filesystem::path> program_candidates(const std::filesystem::path& directory) {
@@ -169,8 +206,8 @@ void add_benches(CLI::App& command, int& exit_status) {
     set_usage(*sub, std::string("ringroad bench ") + bench.name + " [OPTIONS]");
     sub->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_options(*sub, bench_options(bench.name), words);
-    if (bench.measures) add_options(*sub, bench_options("shared"), words);
-    sub->footer(!bench.measures
+    if (bench.shares) add_options(*sub, bench_options("shared"), words);
+    sub->footer(!bench.shares
                     ? bench.more
                     : std::string(bench.more) + kSharedHelp + "\nExamples:\n  ringroad bench " +
                           bench.name + " --quick\n  ringroad bench " + bench.name +

@@ -48,12 +48,12 @@ class Sshd:
                           "PasswordAuthentication no\n")
         self._server = processes.Child([PROGRAM, "-D", "-e", "-f", config],
                                        self._directory / "log")
-        processes.wait_until(self._greets, 20, "sshd to greet", self._server)
+        processes.wait_until(self._greets, processes.patient(20), "sshd to greet", self._server)
         return self
 
     def _greets(self):
         try:
-            with socket.create_connection((self._address, self.port), 1) as probe:
+            with socket.create_connection((self._address, self.port), processes.patient(5)) as probe:
                 return probe.recv(4) == b"SSH-"
         except OSError:
             return False

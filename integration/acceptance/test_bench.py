@@ -164,7 +164,7 @@ def test_wrong_arguments_are_named(tmp_path, words, said):
     assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["oltp", "net", "redis", "model"])
+@pytest.mark.parametrize("name", ["oltp", "net", "redis", "model", "accept"])
 def test_the_help_has_the_options_that_there_are(name):
     def options_of(text):
         return set(re.findall(r"--[a-z][\w-]*", text))

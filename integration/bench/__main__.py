@@ -1,9 +1,9 @@
-"""What `ringroad bench` executes: python3 -m integration.bench oltp|net|redis|model OPTIONS."""
+"""What `ringroad bench` executes: python3 -m integration.bench oltp|net|redis|model|accept OPTIONS."""
 
 import importlib
 import sys
 
-BENCHES = ("oltp", "net", "redis", "model")
+BENCHES = ("oltp", "net", "redis", "model", "accept")
 
 
 def main():

@@ -13,12 +13,14 @@ import json
 import math
 from pathlib import Path
 
+# Those that measure nothing themselves.
+ALONE = ("model", "accept")
 DECLARED = json.loads(Path(__file__).with_name("benches.json").read_text())
 
 
 def options_of(bench):
-    """The declarations of a bench, those that all have included. `model` measures nothing itself."""
-    return DECLARED[bench] + (DECLARED["shared"] if bench != "model" else [])
+    """The declarations of a bench, those that most of them have included."""
+    return DECLARED[bench] + (DECLARED["shared"] if bench not in ALONE else [])
 
 
 def declared(bench, name):

@@ -12,6 +12,7 @@ import io
 import ipaddress
 import json
 import os
+import re
 import select
 import shlex
 import shutil
@@ -24,7 +25,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from integration.lib import bridge
+from integration.lib import bridge, processes
 
 PACKAGES = Path(__file__).absolute().parent.parent
 SENT = ("bench", "lib")
@@ -91,6 +92,10 @@ class Host:
         self._is_silent = False
         self.work = None
 
+    @property
+    def is_remote(self):
+        return bool(self._prefix)
+
     def start(self):
         boot = [*PYTHON, BOOT]
         # ssh joins its words and gives them to a shell.
@@ -102,7 +107,7 @@ class Host:
             packed = _packed()
             self._agent.stdin.write(b"%d\n" % len(packed) + packed)
             self._agent.stdin.flush()
-            self.work = self.call("integration.bench.agent:work", limit_s=START_S)
+            self.work = self.call("integration.bench.agent:work", limit_s=processes.patient(START_S))
         except (OSError, HostError) as problem:
             self.end()
             raise HostError(f"{self.name}: no agent there ({problem}); tried: "
@@ -291,39 +296,84 @@ class Namespaces(Place):
 KEYS = {"ssh", "ssh_options", "address", "device", "ringroad"}
 
 
-def from_inventory(path, ringroad):
-    """The Place that a file describes; see `ringroad bench oltp --help`."""
-    try:
-        read = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise InventoryError(f"{path}: {problem.strerror}") from None
-    except tomllib.TOMLDecodeError as problem:
-        raise InventoryError(f"{path}: {problem}") from None
+class _Inventory:
+    """The text of an inventory, for errors that say where in it they are and what mends them."""
+
+    def __init__(self, path):
+        self._path = path
+        self._lines = []
+
+    def read(self):
+        try:
+            text = Path(self._path).read_text(encoding="utf-8")
+        except OSError as problem:
+            raise InventoryError(f"{self._path}: {problem.strerror}: name a file that there is") from None
+        except UnicodeDecodeError:
+            raise InventoryError(f"{self._path}: is no text in UTF-8: name an inventory") from None
+        self._lines = text.splitlines()
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as problem:
+            # Its words end with the line, or with "at end of document".
+            at = re.search(r"at line (\d+)", str(problem))
+            raise self._error(int(at[1]) if at else len(self._lines),
+                              f"{problem}: write it as TOML has it, KEY = \"VALUE\"") from None
+
+    def error(self, problem, table="", key=""):
+        """The InventoryError at the table, or at its key."""
+        return self._error(self._line(table, key), problem)
+
+    def _error(self, line, problem):
+        return InventoryError(f"{self._path}:{max(1, line)}: {problem}")
+
+    def _line(self, table, key):
+        """The number of the key's line, or of the table's without one; the last where neither is."""
+        begin, found = len(self._lines), 0
+        if not table:
+            return begin
+        for number, line in enumerate(self._lines, 1):
+            if re.match(rf"\s*(\[\s*)?{re.escape(table)}\b", line) and not found:
+                begin = found = number
+            elif found and re.match(r"\s*\[", line):
+                break
+            elif found and key and re.match(rf"\s*[\"']?{re.escape(key)}\b", line):
+                return number
+        return begin
+
+
+def from_inventory(path, ringroad, two_hosts=False):
+    """The Place that a file describes; see `ringroad bench oltp --help`. With `two_hosts` one will not do."""
+    inventory = _Inventory(path)
+    read = inventory.read()
     unknown = sorted(set(read) - {"server", "client"})
     if unknown:
-        raise InventoryError(f"{path}: there is no [{unknown[0]}], only [server] and [client]")
-    ends = {name: _end(path, name, read.get(name), ringroad) for name in ("server", "client")}
-    return Place(ends["server"], ends["client"],
-                 read["server"].get("ssh") == read["client"].get("ssh"), str(path))
+        raise inventory.error(f"there is no [{unknown[0]}], only [server] and [client]: rename it", unknown[0])
+    ends = {name: _end(inventory, name, read.get(name), ringroad) for name in ("server", "client")}
+    one_host = read["server"].get("ssh") == read["client"].get("ssh")
+    if one_host and two_hosts:
+        raise inventory.error("both ends are on one host: name another one with ssh = \"...\"", "client", "ssh")
+    return Place(ends["server"], ends["client"], one_host, str(path))
 
 
-def _end(path, name, table, ringroad):
+def _end(inventory, name, table, ringroad):
     if not isinstance(table, dict):
-        raise InventoryError(f"{path}: it has no [{name}]")
+        raise inventory.error(f"it has no [{name}]: add one, with an address")
     for key, value in table.items():
         if key not in KEYS:
-            raise InventoryError(f"{path}: [{name}] {key}: there is no such key; there are "
-                                 f"{', '.join(sorted(KEYS))}")
+            raise inventory.error(f"[{name}] {key}: there is no such key; there are "
+                                  f"{', '.join(sorted(KEYS))}: rename or remove it", name, key)
         wanted = list if key == "ssh_options" else str
-        if not isinstance(value, wanted):
-            raise InventoryError(f"{path}: [{name}] {key}: it has to be a "
-                                 f"{'list of strings' if wanted is list else 'string'}")
+        if not isinstance(value, wanted) or wanted is list and not all(isinstance(word, str) for word in value):
+            raise inventory.error(f"[{name}] {key}: it has to be a "
+                                  f"{'list of strings' if wanted is list else 'string'}", name, key)
     try:
         address = str(ipaddress.ip_address(table["address"]))
     except KeyError:
-        raise InventoryError(f"{path}: [{name}] has no address") from None
+        raise inventory.error(f"[{name}] has no address: add address = \"...\", the one that is measured",
+                              name) from None
     except ValueError:
-        raise InventoryError(f"{path}: [{name}] address: {table['address']} is not one") from None
+        raise inventory.error(f"[{name}] address: {table['address']} is not one: write a number, such as "
+                              "10.9.1.1, no name", name, "address") from None
     prefix, command = (), ringroad
     if table.get("ssh"):
         prefix = ("ssh", "-o", "BatchMode=yes", *table.get("ssh_options", ()), table["ssh"], "--")

@@ -22,6 +22,10 @@ AWAKE = ("No processor halted while this was measured (--awake): what it costs t
          "figure. On hosts whose processors do halt, a carrier that sleeps gains less.")
 
 
+class Refused(Exception):
+    """A bench cannot begin; the message says why and what to do, in a line or several."""
+
+
 class CellError(Exception):
     """What was measured is not what it should be, or nothing was; the message is the evidence."""
 
@@ -149,20 +153,29 @@ def parse(bench, words):
 def main(bench, words):
     """Runs a bench, a subclass of Bench; the exit status."""
     processes.end_on_signals()
-    options = parse(bench, words)
+    try:
+        return perform(bench, parse(bench, words))
+    except Refused as problem:
+        for line in str(problem).split("\n"):
+            print(f"ringroad bench {bench.name}: {line}", file=sys.stderr)
+        return WRONG
+
+
+def perform(bench, options):
+    """Runs a bench with parsed options: 0 or FAILED. Raises Refused."""
     try:
         place = (hosts.from_inventory(options.inventory, options.ringroad) if options.inventory
                  else hosts.Namespaces(options.ringroad) if options.netns else hosts.here(options.ringroad))
         with place:
-            missing = _missing(place, bench.programs(options))
-            if missing:
-                return _refuse(bench, missing)
+            lacking = missing(place, bench.programs(options))
+            if lacking:
+                raise Refused(lacking)
             return Run(bench, place, options).run()
     except (hosts.InventoryError, hosts.HostError, results.ResultsError) as problem:
-        return _refuse(bench, str(problem))
+        raise Refused(str(problem)) from None
 
 
-def _missing(place, packages):
+def missing(place, packages):
     """What has to be installed, as a sentence for each end that lacks something."""
     found = {}
     for role, end in place.ends.items():
@@ -171,12 +184,6 @@ def _missing(place, packages):
     return "\n".join(f"programs are missing on {name}; "
                      f"apt-get install --no-install-recommends {' '.join(sorted(names))}"
                      for name, names in found.items())
-
-
-def _refuse(bench, problem):
-    for line in problem.split("\n"):
-        print(f"ringroad bench {bench.name}: {line}", file=sys.stderr)
-    return WRONG
 
 
 class Run:

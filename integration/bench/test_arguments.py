@@ -5,7 +5,7 @@ import pytest
 from integration.bench import arguments, carriers, net, oltp, redis
 from integration.lib import mariadb
 
-BENCHES = ("oltp", "net", "redis", "model")
+BENCHES = ("oltp", "net", "redis", "model", "accept")
 EXAMPLES = {"path": "here", "text": "word", "positive": "3", "number": "1.5", "numbers": "4,2", "quantity": "7",
             "quantities": "1us,2us"}
 

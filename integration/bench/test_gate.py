@@ -67,6 +67,23 @@ def test_the_workload_behind_the_gate_is_that_of_its_seed(prepared, server, tmp_
         assert checks.checksums(server) == checks.checksums(other) != before
 
 
+def test_a_load_of_no_fixed_length_ends_once_the_file_is_there(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("OLTP_END", str(tmp_path / "end"))
+    load = sysbench.Load("127.0.0.1", server.port, 1, ROWS)
+    with gate.Gate(tmp_path, "oltp_read_write", 3) as barrier:
+        running = load.launch(gate.SCRIPT, tmp_path / "out", 3, 5, preload=barrier.environment)
+        barrier.wait_for_connections(running.child)
+        barrier.close(running.child)
+        barrier.open()
+        running.wait_until_started()
+        before = server.status("Com_commit")["Com_commit"]
+        processes.wait_until(lambda: server.status("Com_commit")["Com_commit"] > before, 30, "transactions",
+                             running.child)
+        (tmp_path / "end").touch()
+        report = running.finish()
+    assert report["exit_status"] == 0 and report["transactions"] > 0 and report["fatal"] == []
+
+
 def test_a_sysbench_that_cannot_connect_is_said_with_its_words(tmp_path):
     load = sysbench.Load("127.0.0.1", template.free_port(), 1, ROWS)
     with gate.Gate(tmp_path, "oltp_point_select", 1) as barrier:

@@ -138,17 +138,28 @@ def test_an_inventory_names_both_ends(tmp_path):
     assert not place.one_host
 
 
-@pytest.mark.parametrize("old, new, said", [
-    ("[client]", "[clients]", r"there is no \[clients\]"),
-    ('address = "10.9.1.2"', "", r"\[client\] has no address"),
-    ("10.9.1.2", "db2", "db2 is not one"),
-    ("device", "devise", "devise: there is no such key"),
-    ('"mlx5_0"', "5", "device: it has to be a string"),
-    ("[server]", "[server", "hosts.toml: "),
+@pytest.mark.parametrize("old, new, line, said", [
+    ("[client]", "[clients]", 6, r"there is no \[clients\], only .*: rename it"),
+    ('[client]\naddress = "10.9.1.2"\n', "", 5, r"it has no \[client\]: add one"),
+    ('address = "10.9.1.2"', "", 6, r"\[client\] has no address: add address = "),
+    ("10.9.1.2", "db2", 7, "db2 is not one: write a number"),
+    ("device", "devise", 5, "devise: there is no such key; .*: rename or remove it"),
+    ('"mlx5_0"', "5", 5, "device: it has to be a string"),
+    ('device = "mlx5_0"', "ssh_options = [5]", 5, "ssh_options: it has to be a list of strings"),
+    ("[server]", "[server", 2, "write it as TOML has it"),
 ])
-def test_an_inventory_with_an_error_is_refused(tmp_path, old, new, said):
-    with pytest.raises(hosts.InventoryError, match=said):
+def test_an_inventory_with_an_error_is_refused_with_its_line_and_what_mends_it(tmp_path, old, new, line, said):
+    with pytest.raises(hosts.InventoryError, match=f"^{tmp_path}/hosts.toml:{line}: .*{said}"):
         hosts.from_inventory(written(tmp_path, INVENTORY.replace(old, new)), "ringroad")
+
+
+def test_an_inventory_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(hosts.InventoryError, match="none.toml: No such file.*: name a file"):
+        hosts.from_inventory(tmp_path / "none.toml", "ringroad")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(hosts.InventoryError, match="binary.toml: is no text in UTF-8"):
+        hosts.from_inventory(binary, "ringroad")
 
 
 def test_without_an_inventory_both_ends_are_here():

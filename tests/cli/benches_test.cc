@@ -30,7 +30,7 @@ TEST(BenchOptions, HaveTheirDefaultsInTheirHelp) {
 TEST(BenchOptions, NameWhatMayBeChosenInLinesThatFitATerminal) {
   EXPECT_EQ(option_of("redis", "--commands").help, "of get,set; default: both");
   EXPECT_THAT(option_of("net", "--carriers").help, testing::HasSubstr("tcp,rdma,shm,rsockets"));
-  for (const char* bench : {"oltp", "net", "redis", "model", "shared"}) {
+  for (const char* bench : {"oltp", "net", "redis", "model", "accept", "shared"}) {
     for (const BenchOption& option : bench_options(bench)) {
       EXPECT_THAT(option.help, testing::Not(testing::HasSubstr("{")));
       EXPECT_THAT(option.help, testing::Not(testing::HasSubstr(" \n")));
