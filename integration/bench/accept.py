@@ -249,7 +249,7 @@ class Acceptance:
             return step.perform(self, minutes)
         except LeftOut as why:
             return Outcome(LEFT_OUT, reason=str(why))
-        except CannotRun as why:
+        except (CannotRun, hosts.Unreachable) as why:
             return Outcome(CANNOT_RUN, reason=str(why))
         except (Failed, run.CellError, hosts.HostError, processes.ProcessError) as problem:
             return Outcome(FAILED, reason=str(problem))

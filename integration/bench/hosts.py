@@ -62,6 +62,10 @@ class Silent(HostError):
     """A host gave no answer in time. Its agent is of no use any more: restart it."""
 
 
+class Unreachable(HostError):
+    """There is no agent on a host: nothing was begun there."""
+
+
 class Remote:
     """An object of the agent's: its methods are called there, with arguments that JSON can carry.
     `limit_s=` is for the call itself."""
@@ -110,7 +114,7 @@ class Host:
             self.work = self.call("integration.bench.agent:work", limit_s=processes.patient(START_S))
         except (OSError, HostError) as problem:
             self.end()
-            raise HostError(f"{self.name}: no agent there ({problem}); tried: "
+            raise Unreachable(f"{self.name}: no agent there ({problem}); tried: "
                             f"{shlex.join(command[:-1])}") from None
 
     def call(self, function, *words, limit_s=ANSWER_S, **named):

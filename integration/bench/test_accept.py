@@ -130,6 +130,12 @@ def test_what_has_failed_is_not_done_again_and_what_could_not_run_is(out):
     assert accepted(out, again) == 1 and again.done == ["net"]
 
 
+def test_a_step_that_reached_no_host_is_tried_again(out):
+    assert accepted(out, Steps(doctor=hosts.Unreachable("db1: no agent there"))) == 1
+    again = Steps(doctor=FINE)
+    assert accepted(out, again) == 0 and again.done == ["doctor"]
+
+
 def test_what_could_not_run_is_no_success(out):
     assert accepted(out, Steps(doctor=FINE, net=CannotRun("install perftest"))) == 1
 
