@@ -74,6 +74,35 @@ def poll_until(condition, seconds):
     time.sleep(0.05)
 
 
+# A QEMU whose machine says that its clock is wrong, as often as WRONG is; then the command has status 7.
+QEMU_OF_WRONG_CLOCKS = """#!/bin/bash
+[[ $* =~ id=control,path=([^,]*), ]]
+control=${BASH_REMATCH[1]}
+echo boot >>"$TMPDIR/boots"
+if (($(wc -l <"$TMPDIR/boots") <= WRONG)); then
+  echo yes >"$control/wrong-clock"
+  echo "the clock is wrong" >"$control/problem"
+else
+  echo 7 >"$control/status"
+fi
+sleep 60
+"""
+
+
+@pytest.mark.parametrize('wrong, status, boots', [(0, 7, 1), (2, 7, 3), (3, 125, 3)])
+def test_a_machine_whose_clock_is_wrong_is_booted_again(tmp_path, wrong, status, boots):
+  programs = tmp_path / 'bin'
+  programs.mkdir()
+  qemu = programs / 'qemu-system-x86_64'
+  qemu.write_text(QEMU_OF_WRONG_CLOCKS)
+  qemu.chmod(0o755)
+  done = subprocess.run([RUN, '--', 'true'], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+                        env=environment(tmp_path, PATH=f"{programs}:{os.environ['PATH']}", WRONG=str(wrong)))
+  assert done.returncode == status, done.stderr
+  assert (tmp_path / 'boots').read_text().count('boot') == boots
+  assert done.stderr.count('booting again') == min(wrong, boots - 1)
+
+
 def start(folder, *arguments, **more):
   return subprocess.Popen([RUN, *arguments], cwd=folder, env=environment(folder, **more),
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)

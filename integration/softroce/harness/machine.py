@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 from .console import excerpt
-from .errors import HarnessError
+from .errors import HarnessError, WrongClock
 from .image import layout_modules
 from .kernel import module_name
 from .output import Follower
@@ -110,6 +110,8 @@ class Machine:
     if status is not None:
       return int(status)
     problem = self._control('problem')
+    if problem is not None and self._control('wrong-clock') is not None:
+      raise WrongClock(problem)
     if problem is not None or gone:
       raise HarnessError(problem or 'the virtual machine ended without reporting a status')
     return None
