@@ -236,12 +236,16 @@ void PromotionBroker::on_refused(PromotionId id, Reason reason, Reason peer_reas
   const std::optional<Promotion> taken = take_promotion(id);
   if (!taken) return;
   const Promotion& promotion = *taken;
+  const Way& way = promotion.way;
   const bool nobody = reason == Reason::kPeerHasNoRingroad || reason == Reason::kOtherNamespace;
-  if (promotion.way.hops > 0 && nobody) {
+  if (nobody && way.hops > 0) {
     // The process that had the connection has ended since. The listener is still there.
     reason = Reason::kPeerGone;
+  } else if (reason == Reason::kOtherNamespace && !way.by_path && !promotion.stream->is_connected()) {
+    // The other end of a connection that has ended is nowhere. That says nothing about the peer.
+    reason = Reason::kClosing;
   }
-  if (promotion.way.rdma_next && promotion.stream->state() == State::kConnecting) {
+  if (way.rdma_next && promotion.stream->state() == State::kConnecting) {
     connect(promotion.stream, false, false);
     return;
   }

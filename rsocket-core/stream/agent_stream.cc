@@ -33,6 +33,12 @@ Reason AgentStream::may_promote() noexcept {
   return Reason::kNone;
 }
 
+bool AgentStream::is_connected() noexcept {
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  return !app_closed_ && !shut_wr() && !shut_rd_ && tcp_established(fd());
+}
+
 bool AgentStream::all_read() noexcept {
   MutexLock rx(rx_mutex_);
   int unread = 0;

@@ -39,6 +39,7 @@ class AgentStream final : public Stream {
 
   // ---- Promotion
   Reason may_promote() noexcept;  // kNone, or why not now
+  bool is_connected() noexcept;   // neither end has closed, or shut a direction down
   // Whether the program has read all that came over TCP. If not, attend() is called when it has read
   // next, and read_since_asked() says so, once.
   bool all_read() noexcept;
