@@ -23,6 +23,7 @@
 #include "rsocket-core/base/signal_masks.h"
 #include "rsocket-core/base/signals.h"
 #include "rsocket-core/base/sys.h"
+#include "rsocket-core/stream/thread_edges.h"
 #include "rsocket-core/stream/waiter.h"
 
 using namespace ringroad;
@@ -66,7 +67,8 @@ struct Entry {
   bool held = false;       // no room, as the stream changes its carrier
   std::uint64_t frames = 0;  // PollPlan::frames, before the kernel was asked
   int kernel_index = -1;   // in the kernel's set: the program's descriptor itself
-  int channel_index = -1;  // and the channel's
+  int channel_index = -1;  // and the channel's, of its own or for all that tell by edges
+  bool by_edge = false;
 };
 
 // One stream is waited for, by a thread that polls before it sleeps.
@@ -140,6 +142,8 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     nfds_t used = 0;
     kernel[used++] = {wake_fd, POLLIN, 0};
     int ready_now = 0;
+    int edges_index = -1;
+    bool deaf = wake_fd < 0;
     for (nfds_t i = 0; i < count; ++i) {
       Entry& e = entries[i];
       e.ready = 0;
@@ -161,13 +165,20 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
         e.kernel_index = static_cast<int>(used);
         kernel[used++] = {e.stream->fd(), plan.kernel_events, 0};
       }
-      if (plan.channel_fd >= 0) {
+      if (plan.channel_fd < 0) continue;
+      const pollfd entry = e.stream->sleep_entry(plan);
+      deaf |= entry.fd < 0;
+      e.by_edge = Stream::sleeps_by_edge(plan);
+      if (e.by_edge && edges_index >= 0) {
+        e.channel_index = edges_index;
+      } else {
         e.channel_index = static_cast<int>(used);
-        kernel[used++] = {plan.channel_fd, POLLIN, 0};
+        kernel[used++] = entry;
       }
+      if (e.by_edge) edges_index = e.channel_index;
     }
     std::int64_t until = ready_now > 0 ? 0 : deadline;
-    if (wake_fd < 0 && ready_now == 0) until = std::min(until, sys::now_ns() + kDeafSliceNs);
+    if (deaf && ready_now == 0) until = std::min(until, sys::now_ns() + kDeafSliceNs);
     timespec timeout{0, 0};
     if (until != kForever && until != 0) {
       const std::int64_t left = std::max<std::int64_t>(0, until - sys::now_ns());
@@ -197,12 +208,24 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       return -1;
     }
     if (n > 0 && kernel[0].revents != 0) sys::drain_eventfd(wake_fd);
+    thread_edges::Told told;
+    if (n > 0 && edges_index >= 0 && kernel[edges_index].revents != 0) {
+      told = thread_edges::take([entries, count](std::uint64_t stream) {
+        return std::any_of(entries, entries + count, [stream](const Entry& e) {
+          return e.channel_index >= 0 && e.by_edge && e.stream->id() == stream;
+        });
+      });
+    }
     int found = 0;
     bool look_again = false;
     for (nfds_t i = 0; i < count; ++i) {
       Entry& e = entries[i];
       short revents = e.ready;
-      if (e.channel_index >= 0 && n > 0 && kernel[e.channel_index].revents != 0) {
+      if (e.channel_index >= 0 && e.by_edge) {
+        if (told.has(e.stream->id()) && e.stream->take_in_by_edge()) {
+          revents |= e.stream->plan_poll(fds[i].events, Stream::Arm::kNever).ready;
+        }
+      } else if (e.channel_index >= 0 && n > 0 && kernel[e.channel_index].revents != 0) {
         e.stream->after_sleep();
         revents |= e.stream->plan_poll(fds[i].events, Stream::Arm::kNever).ready;
       }

@@ -165,7 +165,7 @@ void Agent::watch_channel(Watched& watched, bool wanted) noexcept {
   const int epoll_fd = epoll_fd_.load(std::memory_order_relaxed);
   const int fd = wanted ? watched.stream->channel_fd() : -1;
   epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;  // take_wake_up() may leave it readable
+  event.events = watched.stream->channel_events() | EPOLLET;  // take_wake_up() may leave it readable
   event.data.u64 = (watched.stream->id() << 2) | kChannelCookie;
   watched.stream->agent_sleeps_on_channel(wanted);
   if (fd < 0) {

@@ -19,6 +19,8 @@
 // Nothing here blocks, throws, or touches a TCP socket. errno is unspecified after a call.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -121,6 +123,9 @@ class Channel {
   // call progress() and look again. Several threads may sleep on one wait_fd(). One that is woken
   // calls drain() and then progress().
   virtual int wait_fd() const noexcept = 0;
+  // The event of epoll(7) by which wait_fd() tells. With EPOLLET: it is ready at all times, and only who
+  // watches it by edges is told.
+  virtual std::uint32_t wait_events() const noexcept { return EPOLLIN; }
   virtual bool arm() noexcept = 0;
   virtual void drain() noexcept = 0;
   // Whether a waiter that is told of each wake-up, not of a descriptor that is readable (EPOLLET), has to

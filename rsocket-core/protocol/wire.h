@@ -38,11 +38,14 @@ enum class Feature : std::uint32_t {
   kLeftAnswered = 1U << 2,
   // Over shared memory: an end that sleeps on a word of the memory, futex(2), and that its peer wakes there.
   kWaitWord = 1U << 3,
+  // Over shared memory: one eventfd for both directions, which the listener makes (shm_wake.h).
+  kOneEvent = 1U << 4,
 };
 inline constexpr std::uint32_t kFeatures = static_cast<std::uint32_t>(Feature::kGivenBack) |
                                            static_cast<std::uint32_t>(Feature::kLeft) |
                                            static_cast<std::uint32_t>(Feature::kLeftAnswered) |
-                                           static_cast<std::uint32_t>(Feature::kWaitWord);
+                                           static_cast<std::uint32_t>(Feature::kWaitWord) |
+                                           static_cast<std::uint32_t>(Feature::kOneEvent);
 
 // What both ends of a promotion can do. A message's path has no room for more than the features that there
 // are.

@@ -140,8 +140,9 @@ void EpollSet::watch_channel(Item& item, const Stream::PollPlan& plan) noexcept 
     return;
   }
   const std::uint64_t id = item.stream->id() << 1 | kOfChannel;
-  if (control(inner_, EPOLL_CTL_ADD, plan.channel_fd, EPOLLIN | EPOLLET, id) != 0) {
-    control(inner_, EPOLL_CTL_MOD, plan.channel_fd, EPOLLIN | EPOLLET, id);
+  const std::uint32_t events = plan.channel_events | EPOLLET;
+  if (control(inner_, EPOLL_CTL_ADD, plan.channel_fd, events, id) != 0) {
+    control(inner_, EPOLL_CTL_MOD, plan.channel_fd, events, id);
   }
   item.channel_fd = plan.channel_fd;
   item.channel_generation = plan.channel_generation;

@@ -99,15 +99,17 @@ ssize_t Stream::peek_all(const iovec* iov, int count_iov, int flags) noexcept {
     pollfd fds[3];
     nfds_t count = 0;
     fds[count++] = {waiter.wake_fd, POLLIN, 0};  // a negative number is passed over
-    if (plan.channel_fd >= 0) fds[count++] = {plan.channel_fd, POLLIN, 0};
+    if (plan.channel_fd >= 0) fds[count++] = sleep_entry(plan);
+    const bool half_deaf = plan.channel_fd >= 0 && fds[1].fd < 0;
     fds[count++] = {arrivals.fd(), POLLIN, 0};
-    const std::int64_t until = deaf ? std::min(deadline, sys::now_ns() + kDeafSliceNs) : deadline;
+    const std::int64_t soon = sys::now_ns() + kDeafSliceNs;
+    const std::int64_t until = deaf || half_deaf ? std::min(deadline, soon) : deadline;
     const int n = sleep_as_program(fds, count, until);
     const int sleep_errno = errno;
     listed.leave();
     if (n > 0) {
       if (fds[0].revents != 0) sys::drain_eventfd(waiter.wake_fd);
-      if (plan.channel_fd >= 0 && fds[1].revents != 0) after_sleep();
+      if (plan.channel_fd >= 0 && fds[1].revents != 0) after_sleep_by(plan);
       continue;
     }
     if (n == 0 && until != deadline) continue;

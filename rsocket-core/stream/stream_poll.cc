@@ -36,6 +36,7 @@ bool plan_arrivals(Carrying& channel, short events, Stream::Arm arm,
   // new in.
   if (hardly_ever(channel.rx_head() != plan.arrivals || channel.control_pending())) return false;
   plan.channel_fd = channel.wait_fd();
+  plan.channel_events = channel.wait_events();
   return true;
 }
 
@@ -204,6 +205,7 @@ StreamReadiness::PollPlan StreamReadiness::plan_poll(short events, Arm arm) noex
                  (arm == Arm::kAlways || (arm == Arm::kIfIdle && plan.ready == 0))) {
         if (!channel_->arm()) continue;  // something came meanwhile: look again
         plan.channel_fd = channel_->wait_fd();
+        plan.channel_events = channel_->wait_events();
       }
     }
     if (!service_first) return plan;
@@ -261,6 +263,11 @@ bool StreamReadiness::take_in_by_edge() noexcept {
 int StreamReadiness::channel_fd() noexcept {
   MutexLock rx(rx_mutex_);
   return channel_ == nullptr ? -1 : channel_->wait_fd();
+}
+
+std::uint32_t StreamReadiness::channel_events() noexcept {
+  MutexLock rx(rx_mutex_);
+  return channel_ == nullptr ? 0 : channel_->wait_events();
 }
 
 bool StreamReadiness::may_spin(short events) noexcept {

@@ -27,16 +27,17 @@ class StreamReadiness : public StreamTransitions {
     short ready = 0;          // poll(2) bits that hold now
     short kernel_events = 0;  // bits that the kernel answers for, on the TCP descriptor
     bool use_kernel = false;  // put {fd, kernel_events} into the set
-    int channel_fd = -1;      // armed; put {channel_fd, POLLIN} into the set
     bool on_channel = false;  // a channel has something to do with it
+    bool frozen = false;      // no room only until a switch is through
+    bool ended = false;       // the peer's direction has ended, or will where it is known
+    int channel_fd = -1;      // armed; put it into the set, as sleep_entry() says
+    std::uint32_t channel_events = 0;  // Channel::wait_events()
     // For a caller that reports changes only: a difference from the last time is one.
     std::uint64_t arrivals = 0;   // bytes that ever came over the channel
     std::uint64_t blocked = 0;    // sends that found no room
     std::uint64_t shutdowns = 0;  // of either end, and resets; of ours also in vain
     std::uint64_t frames = 0;     // bytes of the peer's library that were read from the TCP socket so far
     std::uint64_t channel_generation = 0;  // channels so far: a number may name another one by now
-    bool frozen = false;                   // no room only until a switch is through
-    bool ended = false;                    // the peer's direction has ended, or will where it is known
   };
   enum class Arm : std::uint8_t { kNever, kIfIdle, kAlways };
   // A sleep of the program's; kUncancellable: it is no cancellation point.
@@ -87,12 +88,19 @@ class StreamReadiness : public StreamTransitions {
   static constexpr int kNoWord = -2;
   int sleep_on_word(ThreadWaiter& waiter, short events, std::int64_t deadline_ns, Sleep kind,
                     bool ends_by_signal) noexcept;
+  // The channel's part of a set for ppoll(2). A negative number: it has to look again soon (EMFILE).
+  // REQUIRES: plan.channel_fd >= 0.
+  pollfd sleep_entry(const PollPlan& plan) noexcept;
+  static bool sleeps_by_edge(const PollPlan& plan) noexcept { return (plan.channel_events & EPOLLET) != 0; }
+  // After a sleep that such an entry ended.
+  void after_sleep_by(const PollPlan& plan) noexcept;
   // After a sleep: takes the channel's wake-up in, and tells the other waiters. `taker`: an item of an
   // EpollSet, which sleeps by edges.
   void after_sleep(const Waiter* taker = nullptr) noexcept;
   // The same, by edges, of a channel whose wake-ups each sleeper is told of. False: of this one they are not.
   bool take_in_by_edge() noexcept;
   int channel_fd() noexcept;
+  std::uint32_t channel_events() noexcept;
   // In how many EpollSets it is; with this bit it enters none any more, as its last number is being
   // closed.
   static constexpr unsigned kEntersNoMore = 1U << 31;

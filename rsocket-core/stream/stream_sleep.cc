@@ -9,6 +9,7 @@
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/net/tcp_counters.h"
 #include "rsocket-core/stream/stream_readiness.h"
+#include "rsocket-core/stream/thread_edges.h"
 
 namespace ringroad {
 namespace {
@@ -123,6 +124,18 @@ int StreamReadiness::sleep_on_word(ThreadWaiter& waiter, short events, std::int6
   return n;
 }
 
+pollfd StreamReadiness::sleep_entry(const PollPlan& plan) noexcept {
+  if (!sleeps_by_edge(plan)) return {plan.channel_fd, POLLIN, 0};
+  if (!thread_edges::watch(id(), plan.channel_fd, plan.channel_events)) return {-1, 0, 0};
+  return {thread_edges_fd(), POLLIN, 0};
+}
+
+void StreamReadiness::after_sleep_by(const PollPlan& plan) noexcept {
+  if (!sleeps_by_edge(plan)) return after_sleep();
+  const std::uint64_t own = id();
+  if (thread_edges::take([own](std::uint64_t stream) { return stream == own; }).count > 0) take_in_by_edge();
+}
+
 bool StreamReadiness::sleep_early(int fd, WaitList& waiters, const DeferredSelector& use) noexcept {
   Waiter waiter;
   waiter.events = POLLIN;
@@ -154,8 +167,7 @@ bool StreamReadiness::sleep_until_ready(short events, std::int64_t deadline_ns, 
   for (;;) {
     // Without a descriptor to be woken by (EMFILE), look again every so often.
     const bool deaf = waiter.wake_fd < 0;
-    const std::int64_t until =
-        deaf ? std::min(deadline_ns, sys::now_ns() + kDeafSliceNs) : deadline_ns;
+    std::int64_t until = deaf ? std::min(deadline_ns, sys::now_ns() + kDeafSliceNs) : deadline_ns;
     Listed listed(deaf ? nullptr : &waiters_, waiter);
     const bool restartable = restart && deadline_ns == kForever;
     int n = deaf ? kNoWord : sleep_on_word(waiter, events, until, kind, !restartable);
@@ -166,7 +178,8 @@ bool StreamReadiness::sleep_until_ready(short events, std::int64_t deadline_ns, 
       if (plan.ready != 0) return true;
       nfds_t count = 0;
       fds[count++] = {waiter.wake_fd, POLLIN, 0};  // a negative number is passed over
-      if (plan.channel_fd >= 0) fds[count++] = {plan.channel_fd, POLLIN, 0};
+      if (plan.channel_fd >= 0) fds[count++] = sleep_entry(plan);
+      if (plan.channel_fd >= 0 && fds[1].fd < 0) until = std::min(deadline_ns, sys::now_ns() + kDeafSliceNs);
       if (plan.use_kernel) fds[count++] = {fd(), plan.kernel_events, 0};
       n = kind == Sleep::kCancellable ? sleep_as_program(fds, count, until)
                                       : sleep_by(held, fds, count, until);
@@ -175,7 +188,7 @@ bool StreamReadiness::sleep_until_ready(short events, std::int64_t deadline_ns, 
     listed.leave();
     if (n > 0) {
       if (fds[0].revents != 0) sys::drain_eventfd(waiter.wake_fd);
-      if (plan.channel_fd >= 0 && fds[1].revents != 0) after_sleep();
+      if (plan.channel_fd >= 0 && fds[1].revents != 0) after_sleep_by(plan);
       return true;
     }
     if (n == 0 && until != deadline_ns) return true;

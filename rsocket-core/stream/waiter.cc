@@ -15,6 +15,7 @@ namespace {
 // initial-exec: the object is preloaded, never dlopen'ed, so an access is one instruction and can
 // not allocate. 0 means none yet (descriptor 0 is never a private one).
 __attribute__((tls_model("initial-exec"))) thread_local int tls_wake_fd = 0;
+__attribute__((tls_model("initial-exec"))) thread_local int tls_edges_fd = 0;
 
 pthread_key_t exit_key;
 pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
@@ -27,11 +28,12 @@ int sleep_by(SleepCall way, pollfd* fds, nfds_t count, const timespec* timeout) 
   return sys::ppoll(fds, count, timeout != nullptr ? &copy : nullptr, nullptr);
 }
 
-// Whose the eventfds are. A thread that ends by exit(2) itself, not through libc, leaves one behind, which
-// another takes over.
+// Whose the descriptors are. A thread that ends by exit(2) itself, not through libc, leaves them behind, and
+// another takes them over.
 struct Owned {
   std::atomic<pid_t> thread{0};  // 0: nobody's; -1: it is being entered
   std::atomic<int> fd{-1};
+  std::atomic<int> edges{0};  // 0: none yet
 };
 constexpr unsigned kMostOwned = 4096;  // of more threads nobody asks
 Owned owned[kMostOwned];
@@ -63,6 +65,7 @@ int take_over_wake_fd() noexcept {
       continue;
     }
     own_entry = &entry;
+    tls_edges_fd = entry.edges.load(std::memory_order_relaxed);
     const int fd = entry.fd.load(std::memory_order_relaxed);
     sys::drain_eventfd(fd);
     return fd;
@@ -75,6 +78,7 @@ void enter_owned(int fd) noexcept {
     pid_t nobody = 0;
     if (!owned[i].thread.compare_exchange_strong(nobody, -1, std::memory_order_acq_rel)) continue;
     owned[i].fd.store(fd, std::memory_order_relaxed);
+    owned[i].edges.store(0, std::memory_order_relaxed);
     owned[i].thread.store(this_thread(), std::memory_order_release);
     own_entry = &owned[i];
     owners.fetch_add(1, std::memory_order_relaxed);
@@ -85,14 +89,20 @@ void enter_owned(int fd) noexcept {
   }
 }
 
+void close_descriptors() noexcept {
+  for (int* fd : {&tls_wake_fd, &tls_edges_fd}) {
+    if (*fd > 0) sys::close_quietly(*fd);
+    *fd = 0;
+  }
+}
+
 void close_on_thread_exit(void*) noexcept {
   if (own_entry != nullptr) {
     own_entry->thread.store(0, std::memory_order_release);
     owners.fetch_sub(1, std::memory_order_relaxed);
     own_entry = nullptr;
   }
-  if (tls_wake_fd > 0) sys::close_quietly(tls_wake_fd);
-  tls_wake_fd = 0;
+  close_descriptors();
 }
 
 void make_exit_key() noexcept {
@@ -123,6 +133,17 @@ int thread_wake_fd() noexcept {
   return fd;
 }
 
+int thread_edges_fd() noexcept {
+  if (tls_edges_fd > 0) return tls_edges_fd;
+  const signals::DeferHandlers whole;
+  const int fd =
+      above_limit(sys::open_high_or_low([&] { return sys::epoll_create1(EPOLL_CLOEXEC); }));
+  if (fd <= 0) return -1;
+  if (own_entry != nullptr) own_entry->edges.store(fd, std::memory_order_relaxed);
+  tls_edges_fd = fd;
+  return fd;
+}
+
 void close_thread_wake_fd() noexcept {
   const signals::DeferHandlers whole;
   close_on_thread_exit(nullptr);
@@ -134,8 +155,7 @@ void forget_wake_fds_after_fork() noexcept {
   }
   owners.store(0, std::memory_order_relaxed);
   own_entry = nullptr;
-  if (tls_wake_fd > 0) sys::close_quietly(tls_wake_fd);
-  tls_wake_fd = 0;
+  close_descriptors();
 }
 
 void set_sleep(const SleepCalls& calls) noexcept { sleep_calls = calls; }

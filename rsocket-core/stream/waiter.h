@@ -20,9 +20,12 @@ namespace ringroad {
 // The calling thread's eventfd (non-blocking, high number), made on first use and closed when the
 // thread ends; -1 with errno when there is none to be had.
 int thread_wake_fd() noexcept;
-// The thread needs none any more.
+// The same of its epoll instance for channels that tell by edges (thread_edges.h).
+// REQUIRES: thread_wake_fd() >= 0.
+int thread_edges_fd() noexcept;
+// The thread needs neither any more.
 void close_thread_wake_fd() noexcept;
-// In the child of a fork: the parent's eventfds are shared with it and must not be used.
+// In the child of a fork: the parent's descriptors are shared with it and must not be used.
 void forget_wake_fds_after_fork() noexcept;
 
 // Lives on the sleeping thread's stack, or in an EpollSet, in at most one WaitList at a time.

@@ -14,6 +14,7 @@
 #include "rsocket-core/base/sys.h"
 #include "tests/core/epoll_instance.h"
 #include "tests/core/stream_pair.h"
+#include "tests/core/wake_ups.h"
 
 namespace ringroad::test {
 namespace {
@@ -68,10 +69,9 @@ TEST(EpollSet, APeerWakesNobodyWhileTheProgramIsAtWork) {
     EXPECT_EQ(1, send_text(*p.a, "x"));
     EXPECT_EQ(instance.ready(), Ready({{3, EPOLLIN | EPOLLOUT}}));
     EXPECT_EQ("x", recv_text(*p.b, 10));
-    // A set takes its wake-ups by edges, and leaves the descriptor as it is.
-    sys::drain_eventfd(p.b->channel_fd());
+    WakeUps wake_ups(p.b->channel_fd(), p.b->channel_events());
     EXPECT_EQ(1, send_text(*p.a, "y"));
-    EXPECT_FALSE(readable(p.b->channel_fd(), 0)) << mode;
+    EXPECT_FALSE(wake_ups.told()) << mode;
     EXPECT_EQ(instance.ready(16, kForever), Ready({{3, EPOLLIN | EPOLLOUT}})) << mode;
     EXPECT_EQ("y", recv_text(*p.b, 10));
   }
@@ -231,7 +231,7 @@ struct FourThings {
   const int before = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   const int behind = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 
-  explicit FourThings(std::uint32_t how = 0, ShmWakeKind kind = ShmWakeKind::kEvents) {
+  explicit FourThings(std::uint32_t how = 0, ShmWakeKind kind = ShmWakeKind::kOneEvent) {
     first.promote(kind);
     second.promote(kind);
     epoll_event event = event_of(EPOLLIN | how, 1);
@@ -262,14 +262,19 @@ struct FourThings {
 
 // By the agent, by a thread that sleeps in another call, and by one that finds the bytes without sleep.
 TEST(EpollSet, AStreamKeepsItsPlaceInTheOrderWhenAnotherThreadTakesTheChannelsWakeUp) {
-  for (const std::string taker : {"nobody", "agent", "agent of another user's", "sleeper", "poll"}) {
-    FourThings there(0, taker == "agent of another user's" ? ShmWakeKind::kSocket : ShmWakeKind::kEvents);
+  for (const std::string taker : {"nobody", "agent", "agent of another user's", "agent of an older peer's",
+                                  "sleeper", "sleeper of an older peer's", "poll"}) {
+    FourThings there(0, taker.ends_with("user's")   ? ShmWakeKind::kSocket
+                        : taker.ends_with("peer's") ? ShmWakeKind::kEvents
+                                                    : ShmWakeKind::kOneEvent);
     StreamPair& first = there.first;
     ASSERT_EQ(::eventfd_write(there.before, 1), 0);
     EXPECT_EQ(1, send_text(*first.a, "x"));
     EXPECT_EQ(1, send_text(*there.second.a, "x"));
     if (taker.starts_with("agent")) first.b->take_wake_up();
-    if (taker == "sleeper") first.b->after_sleep();
+    const bool sleeper = taker == "sleeper" && first.b->take_in_by_edge();
+    EXPECT_EQ(sleeper, taker == "sleeper");
+    if (taker == "sleeper of an older peer's") first.b->after_sleep();
     if (taker == "poll") {
       Waiter polls;
       polls.events = POLLIN;
@@ -283,7 +288,7 @@ TEST(EpollSet, AStreamKeepsItsPlaceInTheOrderWhenAnotherThreadTakesTheChannelsWa
 
 TEST(EpollSet, AStreamHasThePlaceOfItsBytesHoweverLateTheAgentHearsOfThoseBefore) {
   for (const std::uint32_t how : {0U, std::uint32_t{EPOLLET}}) {
-    for (const ShmWakeKind kind : {ShmWakeKind::kEvents, ShmWakeKind::kSocket}) {
+    for (const ShmWakeKind kind : {ShmWakeKind::kEvents, ShmWakeKind::kSocket, ShmWakeKind::kOneEvent}) {
       FourThings there(how, kind);
       StreamPair& first = there.first;
       EXPECT_EQ(1, send_text(*first.a, "x"));

@@ -64,6 +64,7 @@ class FaultChannel final : public Channel {
   bool take_control(ControlMessage& out) noexcept override RR_EXCLUDES(mutex_);
 
   int wait_fd() const noexcept override { return inner_->wait_fd(); }
+  std::uint32_t wait_events() const noexcept override { return inner_->wait_events(); }
   bool arm() noexcept override RR_EXCLUDES(mutex_);
   void drain() noexcept override { inner_->drain(); }
 

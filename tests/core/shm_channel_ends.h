@@ -7,12 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "rsocket-core/channel/shm/shm_channel.h"
+#include "tests/core/wake_ups.h"
 
 namespace ringroad::shm_channel_test {
 
@@ -62,9 +64,9 @@ inline bool readable(int fd, int timeout_ms = 0) {
 }
 
 // Sleeps until there is news. False: none came, so a wake-up was lost.
-inline bool sleep_for_news(Channel& channel) {
+inline bool sleep_for_news(Channel& channel, WakeUps& wake_ups) {
   if (channel.arm()) {
-    if (!readable(channel.wait_fd(), kHungMs)) return false;
+    if (!wake_ups.told(kHungMs)) return false;
     channel.drain();
   }
   channel.progress();
@@ -80,7 +82,19 @@ inline ControlMessage control(ControlType type, std::uint64_t value) {
 
 class ShmChannelTest : public testing::TestWithParam<ShmWakeKind> {
  protected:
-  Pair make(std::uint32_t ring_bytes = 4096) { return make_shm_pair(ring_bytes, GetParam()); }
+  Pair make(std::uint32_t ring_bytes = 4096) {
+    Pair pair = make_shm_pair(ring_bytes, GetParam());
+    for (const Channel* end : {pair.first.get(), pair.second.get()}) {
+      wake_ups_.erase(end);
+      wake_ups_.try_emplace(end, *end);
+    }
+    return pair;
+  }
+  WakeUps& wake_ups(const Channel& end) { return wake_ups_.at(&end); }
+  bool told(const Channel& end) { return wake_ups(end).told(); }
+
+ private:
+  std::map<const Channel*, WakeUps> wake_ups_;
 };
 
 }  // namespace ringroad::shm_channel_test

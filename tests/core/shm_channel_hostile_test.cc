@@ -238,7 +238,7 @@ TEST(ShmChannelDeath, LeavesWhatTheDeadProcessHadCommitted) {
 
 // The victim must not hang on a peer that is stopped or dead with a full socket queue.
 TEST(ShmChannelDeath, WakingADeadPeerNeitherWaitsNorRaisesASignal) {
-  for (const ShmWakeKind kind : {ShmWakeKind::kEvents, ShmWakeKind::kSocket}) {
+  for (const ShmWakeKind kind : {ShmWakeKind::kEvents, ShmWakeKind::kSocket, ShmWakeKind::kOneEvent}) {
     ShmWake mine, gone;
     Reason why = Reason::kNone;
     ASSERT_TRUE(ShmWake::make_pair(kind, mine, gone, why));

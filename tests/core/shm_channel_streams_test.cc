@@ -16,7 +16,8 @@ namespace ringroad::shm_channel_test {
 namespace {
 
 // One thread an end, both directions at once, sleeping when neither moves.
-void run_duplex_end(Channel& channel, unsigned direction, std::uint64_t total, bool& good) {
+void run_duplex_end(Channel& channel, WakeUps& wake_ups, unsigned direction, std::uint64_t total,
+                    bool& good) {
   std::mt19937_64 random(direction);
   std::uint64_t sent = 0, received = 0;
   bool peer_finished = false;
@@ -50,7 +51,7 @@ void run_duplex_end(Channel& channel, unsigned direction, std::uint64_t total, b
     // Any call above may have taken in the credit that this loop waits for, perhaps the last news.
     if (moved || channel.tx_consumed() != consumed_before) continue;
     if (channel.failed()) return;
-    if (!sleep_for_news(channel)) return;
+    if (!sleep_for_news(channel, wake_ups)) return;
   }
   good = true;
 }
@@ -60,8 +61,10 @@ TEST_P(ShmChannelTest, CarriesStreamsOfRandomPiecesBothWaysWhileBothEndsSleep) {
     auto [a, b] = make(ring);
     const std::uint64_t total = 16u * 1024 * 1024 / kSlowdown;
     bool good_a = false, good_b = false;
-    std::thread peer([&, channel = b.get()] { run_duplex_end(*channel, 1, total, good_b); });
-    run_duplex_end(*a, 0, total, good_a);
+    std::thread peer([&, channel = b.get()] {
+      run_duplex_end(*channel, wake_ups(*channel), 1, total, good_b);
+    });
+    run_duplex_end(*a, wake_ups(*a), 0, total, good_a);
     peer.join();
     EXPECT_TRUE(good_a && good_b) << "ring " << ring;
   }
@@ -134,7 +137,7 @@ TEST_P(ShmChannelTest, LosesNoWakeUpInAMillionMessages) {
   };
   const auto await = [&](Channel& channel) {
     while (channel.rx_view().size == 0) {
-      if (!good || !sleep_for_news(channel)) return false;
+      if (!good || !sleep_for_news(channel, wake_ups(channel))) return false;
       if (channel.failed()) return false;
     }
     channel.consume(1);
@@ -171,7 +174,7 @@ TEST_P(ShmChannelTest, LosesNoWakeUpOfABlockedSender) {
     for (std::uint64_t received = 0; received < total && good;) {
       const std::size_t n = std::min<std::size_t>(channel->rx_view().size, 1 + random() % 2048);
       if (n == 0) {
-        if (!sleep_for_news(*channel)) good = false;
+        if (!sleep_for_news(*channel, wake_ups(*channel))) good = false;
         continue;
       }
       channel->consume(n);
@@ -181,7 +184,7 @@ TEST_P(ShmChannelTest, LosesNoWakeUpOfABlockedSender) {
   for (std::uint64_t sent = 0; sent < total && good;) {
     const std::size_t n = std::min<std::uint64_t>(a->tx_view().size, total - sent);
     if (n == 0) {
-      if (!sleep_for_news(*a)) good = false;
+      if (!sleep_for_news(*a, wake_ups(*a))) good = false;
       continue;
     }
     a->commit(n);

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <string>
 
-#include "rsocket-core/base/futex.h"
 #include "rsocket-core/base/sys.h"
 #include "tests/core/open_descriptors.h"
 #include "tests/core/shm_channel_ends.h"
@@ -15,9 +14,11 @@ namespace ringroad::shm_channel_test {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Wake, ShmChannelTest,
-                         testing::Values(ShmWakeKind::kEvents, ShmWakeKind::kSocket),
+                         testing::Values(ShmWakeKind::kEvents, ShmWakeKind::kSocket, ShmWakeKind::kOneEvent),
                          [](const auto& param_info) {
-                           return param_info.param == ShmWakeKind::kEvents ? "Events" : "Socket";
+                           return param_info.param == ShmWakeKind::kEvents   ? "Events"
+                                  : param_info.param == ShmWakeKind::kSocket ? "Socket"
+                                                                             : "OneEvent";
                          });
 
 // ---- Bytes
@@ -94,14 +95,14 @@ TEST_P(ShmChannelTest, ReportsItsMemoryAndDescriptors) {
   EXPECT_EQ(info.carrier, Carrier::kShm);
   EXPECT_GE(info.pinned_bytes, 2 * 65536u);
   EXPECT_LE(info.pinned_bytes, 2 * 65536u + 65536u);
-  EXPECT_EQ(info.descriptors, 2u);
+  EXPECT_EQ(info.descriptors, GetParam() == ShmWakeKind::kOneEvent ? 1u : 2u);
 }
 
 TEST_P(ShmChannelTest, KeepsItsDescriptorsHighAndGivesThemBack) {
   const int before = open_descriptors();
   {
-    auto [a, b] = make();
-    EXPECT_EQ(open_descriptors(), before + 4);
+    auto [a, b] = make_shm_pair(4096, GetParam());
+    EXPECT_EQ(open_descriptors(), before + (GetParam() == ShmWakeKind::kOneEvent ? 2 : 4));
     EXPECT_GE(a->wait_fd(), sys::kPrivateDescriptorBase);
     EXPECT_GE(b->wait_fd(), sys::kPrivateDescriptorBase);
     EXPECT_EQ(sys::fcntl(a->wait_fd(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
@@ -157,11 +158,11 @@ TEST_P(ShmChannelTest, WakesABlockedSenderWhenAQuarterIsFreeAndNotBefore) {
   ASSERT_TRUE(a->arm());
   b->progress();
   b->consume(1000);
-  EXPECT_FALSE(readable(a->wait_fd()));
+  EXPECT_FALSE(told(*a));
   b->consume(24);
-  EXPECT_TRUE(readable(a->wait_fd()));
+  EXPECT_TRUE(told(*a));
   a->drain();
-  EXPECT_FALSE(readable(a->wait_fd()));
+  EXPECT_FALSE(told(*a));
   a->progress();
   EXPECT_EQ(a->tx_view().size, 1024u);
 }
@@ -172,7 +173,7 @@ TEST_P(ShmChannelTest, DoesNotWakeAReceiverForCreditThatNobodyNeeds) {
   ASSERT_TRUE(a->arm());
   b->progress();
   b->consume(2048);
-  EXPECT_FALSE(readable(a->wait_fd()));
+  EXPECT_FALSE(told(*a));
 }
 
 TEST_P(ShmChannelTest, WakesASleeperForCreditWhenTheRoomBecameShortAfterItFellAsleep) {
@@ -181,7 +182,7 @@ TEST_P(ShmChannelTest, WakesASleeperForCreditWhenTheRoomBecameShortAfterItFellAs
   a->commit(4096);
   b->progress();
   b->consume(4096);
-  EXPECT_TRUE(readable(a->wait_fd()));
+  EXPECT_TRUE(told(*a));
 }
 
 TEST_P(ShmChannelTest, WakesASleeperThatWaitsForItsFinToBeConsumed) {
@@ -199,9 +200,9 @@ TEST_P(ShmChannelTest, WakesASleeperThatWaitsForItsFinToBeConsumed) {
     ControlMessage message;
     ASSERT_TRUE(b->take_control(message));
     b->consume(2);
-    EXPECT_FALSE(readable(a->wait_fd()));
+    EXPECT_FALSE(told(*a));
     b->consume(1);
-    EXPECT_TRUE(readable(a->wait_fd())) << "asleep first: " << asleep_first;
+    EXPECT_TRUE(told(*a)) << "asleep first: " << asleep_first;
   }
 }
 
@@ -249,109 +250,19 @@ TEST_P(ShmChannelTest, SendsControlWhileTheRingIsFull) {
 
 // ---- Waiting
 
-// Sleeps on the word of `channel` until somebody changes it. False: nobody did.
-bool is_rung(Channel& channel, const Channel::WaitWord& on) {
-  const timespec at_most{kHungMs / 1000, 0};
-  return channel.wait_word().value != on.value && sys::futex_wait(on.word.get(), on.value, &at_most) == 1;
-}
-
-TEST(ShmChannelWord, IsRungByWhatAnEndWaitsForAndTheDescriptorIsNot) {
-  auto [a, b] = make_shm_pair(4096);
-  const Channel::WaitWord on = b->wait_word();
-  ASSERT_TRUE(on);
-  ASSERT_TRUE(b->arm_word());
-  EXPECT_EQ(b->wait_word().value, on.value);
-  send(*a, "x");
-  EXPECT_TRUE(is_rung(*b, on));
-  EXPECT_FALSE(readable(b->wait_fd()));
-  EXPECT_EQ(receive_all(*b), "x");
-  const Channel::WaitWord once = b->wait_word();
-  send(*a, "y");
-  EXPECT_EQ(b->wait_word().value, once.value) << "nobody sleeps";
-}
-
-TEST(ShmChannelWord, AndTheDescriptorAreBothRungWhereThreadsSleepOnBoth) {
-  auto [a, b] = make_shm_pair(4096);
-  const Channel::WaitWord on = b->wait_word();
-  ASSERT_TRUE(b->arm_word());
-  ASSERT_TRUE(b->arm());
-  send(*a, "x");
-  EXPECT_TRUE(is_rung(*b, on));
-  EXPECT_TRUE(readable(b->wait_fd()));
-}
-
-TEST(ShmChannelWord, IsRungByAFailureAndByThePeersEnd) {
-  for (const bool peer_ends : {false, true}) {
-    auto [a, b] = make_shm_pair(4096);
-    const Channel::WaitWord on = b->wait_word();
-    ASSERT_TRUE(b->arm_word());
-    if (peer_ends) {
-      a.reset();
-    } else {
-      b->fail(Reason::kPeerGone);
-    }
-    EXPECT_TRUE(is_rung(*b, on)) << "the peer's: " << peer_ends;
-  }
-}
-
-TEST(ShmChannelWord, IsNotArmedOverNewsNorOverAFailure) {
-  auto [a, b] = make_shm_pair(4096);
-  send(*a, "x");
-  EXPECT_FALSE(b->arm_word());
-  b->progress();
-  EXPECT_TRUE(b->arm_word());
-  b->fail(Reason::kPeerGone);
-  EXPECT_FALSE(b->arm_word());
-}
-
-TEST(ShmChannelWord, OutlivesTheChannel) {
-  auto [a, b] = make_shm_pair(4096);
-  const Channel::WaitWord on = b->wait_word();
-  a.reset();
-  b.reset();
-  sys::futex_ring(*on.word);
-  EXPECT_EQ(on.word->load(), on.value + 1);
-}
-
-TEST(ShmChannelWord, IsForPeersThatKnowItAndAreOfOneUser) {
-  auto [a, b] = make_shm_pair(4096);
-  Agreement older = b->agreement();
-  older.features &= static_cast<std::uint8_t>(~static_cast<std::uint32_t>(Feature::kWaitWord));
-  b->set_agreement(older);
-  EXPECT_FALSE(b->wait_word());
-  auto [c, d] = make_shm_pair(4096, ShmWakeKind::kSocket);
-  EXPECT_FALSE(d->wait_word());
-}
-
-// What a build without Feature::kWaitWord asks for names no place.
-TEST(ShmChannelWord, IsNotWhereAnOlderPeerIsWoken) {
-  int memfd = -1;
-  Reason why = Reason::kNone;
-  auto memory = ShmMemory::create(4096, memfd, why);
-  ASSERT_NE(memory, nullptr);
-  sys::close_quietly(memfd);
-  ShmWake wakes[2];
-  ASSERT_TRUE(ShmWake::make_pair(ShmWakeKind::kEvents, wakes[0], wakes[1], why));
-  ShmChannel newer(memory, ShmSideIndex::kConnector, std::move(wakes[0]));
-  memory->header().side[1].waiting.store(kShmWantsArrivals);
-  send(newer, "x");
-  EXPECT_TRUE(readable(wakes[1].fd()));
-  EXPECT_EQ(memory->header().side[1].wakes.load(), 0u);
-}
-
 TEST_P(ShmChannelTest, WakesASleeperForData) {
   auto [a, b] = make();
   ASSERT_TRUE(b->arm());
-  EXPECT_FALSE(readable(b->wait_fd()));
+  EXPECT_FALSE(told(*b));
   send(*a, "x");
-  EXPECT_TRUE(readable(b->wait_fd()));
+  EXPECT_TRUE(told(*b));
 }
 
 TEST_P(ShmChannelTest, WakesASleeperForControl) {
   auto [a, b] = make();
   ASSERT_TRUE(b->arm());
   ASSERT_TRUE(a->send_control(control(ControlType::kGiveUp, 0)));
-  EXPECT_TRUE(readable(b->wait_fd()));
+  EXPECT_TRUE(told(*b));
 }
 
 TEST_P(ShmChannelTest, DoesNotArmOverNews) {
@@ -380,16 +291,17 @@ TEST_P(ShmChannelTest, DoesNotArmOverCredit) {
 TEST_P(ShmChannelTest, WritesNoWakeUpToAPeerThatIsAwake) {
   auto [a, b] = make();
   send(*a, "x");
-  EXPECT_FALSE(readable(b->wait_fd()));
+  EXPECT_FALSE(told(*b));
 }
 
 TEST_P(ShmChannelTest, WakesOncePerArm) {
   auto [a, b] = make();
   ASSERT_TRUE(b->arm());
   send(*a, "x");
+  EXPECT_TRUE(told(*b));
   b->drain();
   send(*a, "y");
-  EXPECT_FALSE(readable(b->wait_fd()));
+  EXPECT_FALSE(told(*b));
 }
 
 // ---- The end
@@ -425,7 +337,7 @@ TEST_P(ShmChannelTest, WakesASleeperWhenThePeerCloses) {
   auto [a, b] = make();
   ASSERT_TRUE(b->arm());
   a.reset();
-  EXPECT_TRUE(readable(b->wait_fd()));
+  EXPECT_TRUE(told(*b));
   b->drain();
   EXPECT_FALSE(b->arm());
   b->progress();
@@ -436,12 +348,13 @@ TEST_P(ShmChannelTest, IsQuietBetweenThePeersEndAndTheLastByte) {
   auto [a, b] = make();
   send(*a, "x");
   a.reset();
+  told(*b);
   b->drain();
   b->progress();
   EXPECT_TRUE(b->arm());
-  EXPECT_FALSE(readable(b->wait_fd())) << "a descriptor that stays readable makes its poller spin";
+  EXPECT_FALSE(told(*b)) << "a descriptor that stays readable makes its poller spin";
   b->consume(1);
-  EXPECT_TRUE(readable(b->wait_fd())) << "the failure wakes the others";
+  EXPECT_TRUE(told(*b)) << "the failure wakes the others";
 }
 
 TEST_P(ShmChannelTest, ForkedChildThatDropsItsCopyLeavesTheParentsStreamAlone) {
@@ -466,7 +379,7 @@ TEST_P(ShmChannelTest, KeepsTheFirstReasonAndWakesItsOwnSleepers) {
   a->fail(Reason::kPeerGone);
   EXPECT_TRUE(a->failed());
   EXPECT_EQ(a->failure(), Reason::kOperator);
-  EXPECT_TRUE(readable(a->wait_fd()));
+  EXPECT_TRUE(told(*a));
   EXPECT_FALSE(a->arm());
   EXPECT_FALSE(a->send_control(control(ControlType::kGiveUp, 0)));
 }

@@ -11,6 +11,7 @@
 #include "rsocket-core/base/sys.h"
 #include "tests/core/open_descriptors.h"
 #include "tests/core/shm_node.h"
+#include "tests/core/wake_ups.h"
 
 namespace ringroad::shm_test {
 namespace {
@@ -82,6 +83,7 @@ TEST(ShmTransportScarcity, AcceptsAgainWhenDescriptorsComeBack) {
   if (!run_until({client.transport.get()}, [&] { return client.agent.has_outcome(); })) _exit(11);
   if (client.agent.channels.empty()) _exit(12);
   Channel& channel = client.agent.channel();
+  WakeUps wake_ups(channel);
   for (;;) {
     channel.progress();
     const Channel::View view = channel.rx_view();
@@ -94,22 +96,20 @@ TEST(ShmTransportScarcity, AcceptsAgainWhenDescriptorsComeBack) {
       continue;
     }
     if (!channel.arm()) continue;
-    pollfd fd{channel.wait_fd(), POLLIN, 0};
-    if (::poll(&fd, 1, kHungMs) != 1) _exit(13);
+    if (!wake_ups.told(kHungMs)) _exit(13);
     channel.drain();
   }
   client.agent.channels.clear();
   _exit(0);
 }
 
-bool wait_for_byte(Channel& channel) {
+bool wait_for_byte(Channel& channel, WakeUps& wake_ups) {
   for (;;) {
     channel.progress();
     if (channel.rx_view().size > 0) return true;
     if (channel.failed()) return false;
     if (!channel.arm()) continue;
-    pollfd fd{channel.wait_fd(), POLLIN, 0};
-    if (::poll(&fd, 1, kHungMs) != 1) return false;
+    if (!wake_ups.told(kHungMs)) return false;
     channel.drain();
   }
 }
@@ -131,17 +131,18 @@ void talk_with_child(uid_t uid, const char* expected_wait_fd) {
   owner = before;
   ASSERT_EQ(host.agent.channels.size(), 1u);
   Channel& channel = host.agent.channel();
+  WakeUps wake_ups(channel);
   EXPECT_EQ(kind_of(channel.wait_fd()), expected_wait_fd);
   for (int i = 0; i < 2000; ++i) {
     channel.tx_view().data[0] = std::byte{static_cast<std::uint8_t>(i % 100)};
     channel.commit(1);
-    ASSERT_TRUE(wait_for_byte(channel));
+    ASSERT_TRUE(wait_for_byte(channel, wake_ups));
     ASSERT_EQ(channel.rx_view().data[0], std::byte{static_cast<std::uint8_t>(i % 100 + 1)});
     channel.consume(1);
   }
   channel.tx_view().data[0] = std::byte{255};
   channel.commit(1);
-  EXPECT_FALSE(wait_for_byte(channel));
+  EXPECT_FALSE(wait_for_byte(channel, wake_ups));
   EXPECT_EQ(channel.failure(), Reason::kPeerGone);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);

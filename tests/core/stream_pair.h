@@ -122,7 +122,7 @@ struct StreamPair {
     return std::move(cb);
   }
 
-  void channels_up(ShmWakeKind kind = ShmWakeKind::kEvents) {
+  void channels_up(ShmWakeKind kind = ShmWakeKind::kOneEvent) {
     auto [ca, cb] = make_shm_pair(ring_bytes, kind);
     ASSERT_NE(nullptr, ca);
     a->channel_up(std::move(ca), b_nonce);
@@ -141,7 +141,7 @@ struct StreamPair {
     return false;
   }
 
-  void promote(ShmWakeKind kind = ShmWakeKind::kEvents) {
+  void promote(ShmWakeKind kind = ShmWakeKind::kOneEvent) {
     start();
     channels_up(kind);
     ASSERT_TRUE(pump_until([&] {

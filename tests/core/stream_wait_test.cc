@@ -232,6 +232,7 @@ class Overtaken final : public Channel {
   bool control_pending() const noexcept override { return inner_->control_pending(); }
   bool take_control(ControlMessage& out) noexcept override { return inner_->take_control(out); }
   int wait_fd() const noexcept override { return inner_->wait_fd(); }
+  std::uint32_t wait_events() const noexcept override { return inner_->wait_events(); }
   void drain() noexcept override { inner_->drain(); }
   bool delivered() noexcept override { return inner_->delivered(); }
   bool failed() const noexcept override { return inner_->failed(); }
@@ -339,7 +340,7 @@ TEST(Stream, TheAgentTellsNobodyOfAWakeUpThatAThreadHasTaken) {
 
 TEST(Stream, TheAgentLeavesAWakeUpOfWhichEachWaiterIsTold) {
   StreamPair p;
-  p.promote();
+  p.promote(ShmWakeKind::kEvents);
   ASSERT_EQ(0, p.b->plan_poll(POLLIN, Stream::Arm::kAlways).ready);
   EXPECT_EQ(1, send_text(*p.a, "x"));
   Noting waiter(p.b->channel_fd());

@@ -245,7 +245,7 @@ bool ShmChannel::take_control(ControlMessage& out) noexcept {
 
 // Only between processes of one user: another's could move the sleeper to a word of its own, FUTEX_REQUEUE.
 Channel::WaitWord ShmChannel::wait_word() noexcept {
-  if (wake_.kind() != ShmWakeKind::kEvents || !agreement().has(Feature::kWaitWord)) return {};
+  if (wake_.kind() == ShmWakeKind::kSocket || !agreement().has(Feature::kWaitWord)) return {};
   return {{memory_, &mine_.wakes}, mine_.wakes.load(kSeqCst)};
 }
 
@@ -314,7 +314,7 @@ void ShmChannel::info(ChannelInfo& out) const noexcept {
   out = ChannelInfo{};
   out.carrier = Carrier::kShm;
   out.pinned_bytes = memory_->bytes();
-  out.descriptors = ShmWake::kDescriptors;
+  out.descriptors = wake_.descriptors();
 }
 
 Channel::Near ShmChannel::near() const noexcept {

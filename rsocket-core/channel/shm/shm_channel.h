@@ -72,6 +72,7 @@ class ShmChannel final : public Channel {
   bool take_control(ControlMessage& out) noexcept override RR_EXCLUDES(control_mutex_);
 
   int wait_fd() const noexcept override { return wake_.fd(); }
+  std::uint32_t wait_events() const noexcept override { return wake_.events(); }
   bool arm() noexcept override { return arm_for(kShmOnDescriptor); }
   void drain() noexcept override { wake_.drain(); }
   bool drains_by_edge() const noexcept override { return wake_.kind() == ShmWakeKind::kSocket; }
@@ -225,6 +226,6 @@ class ShmChannel final : public Channel {
 // The two ends of a stream inside one process: connector and listener. Null, null when the system
 // has no memory or descriptors left. REQUIRES: valid_ring_bytes(ring_bytes).
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_shm_pair(
-    std::uint32_t ring_bytes, ShmWakeKind kind = ShmWakeKind::kEvents) noexcept;
+    std::uint32_t ring_bytes, ShmWakeKind kind = ShmWakeKind::kOneEvent) noexcept;
 
 }  // namespace ringroad

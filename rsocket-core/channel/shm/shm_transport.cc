@@ -226,7 +226,13 @@ Reason ShmTransport::build(Handshake& handshake, ShmSideIndex side) noexcept {
   Reason why = Reason::kNoMemory;
   unwatch(handshake.fd);
   ShmWake wake;
-  if (handshake.peer_event >= 0) {
+  const bool is_listener = side == ShmSideIndex::kListener;
+  const Hello& peer = is_listener ? handshake.connector : handshake.answer;
+  const bool one = agreement_with(peer).has(Feature::kOneEvent);
+  if (handshake.peer_event >= 0 && one) {
+    int& event = is_listener ? handshake.own_event : handshake.peer_event;
+    wake = ShmWake::over_one_event(std::exchange(event, -1), is_listener);
+  } else if (handshake.peer_event >= 0) {
     wake = ShmWake::over_events(std::exchange(handshake.own_event, -1),
                                 std::exchange(handshake.peer_event, -1));
   } else {

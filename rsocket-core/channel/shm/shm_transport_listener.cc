@@ -392,10 +392,13 @@ Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) no
   if (handshake.memory == nullptr) return why;
   close_own(handshake.memfd);
   const bool events = handshake.peer_event >= 0;
-  if (events && (handshake.own_event = make_wake_event()) < 0) return shm_reason_of(errno);
-  const int socket = handshake.fd;        // which the channel may take over
+  if (events) {
+    const bool one = agreement_with(handshake.connector).has(Feature::kOneEvent);
+    handshake.own_event = one ? make_shared_event() : make_wake_event();
+    if (handshake.own_event < 0) return shm_reason_of(errno);
+  }
+  const int socket = handshake.fd;  // which the channel may take over
   const std::uint32_t inode = handshake.by_path ? socket_inode(socket) : 0;
-  const int event = handshake.own_event;  // and this
   why = build(handshake, ShmSideIndex::kListener);
   if (why != Reason::kNone) return why;
 
@@ -408,6 +411,7 @@ Reason ShmTransport::answer(Handshake& handshake, const AcceptParams& params) no
   handshake.channel->set_agreement(agreement_with(handshake.connector));
   handshake.channel->set_switch_proof(
       make_proof(params.key, ProofOf::kSwitch, handshake.connector, hello, tuple));
+  const int event = events ? handshake.channel->wait_fd() : -1;
   const int error =
       send_shm_packet(socket, &message, message.proof != 0 ? sizeof message : sizeof hello, &event,
                       events ? 1 : 0);

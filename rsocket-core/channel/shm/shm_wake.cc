@@ -16,6 +16,8 @@ namespace {
 
 // More wake-ups than this in one drain() are a peer's mischief; the rest waits for the next one.
 constexpr int kDrainBatch = 16;
+// More wake-ups than come in the life of a host, in either direction.
+constexpr std::uint64_t kHalfFull = std::uint64_t{1} << 62;
 // Of Linux 6.16, and the same on every architecture that this runs on.
 constexpr int kSoPassRights = 83;
 constexpr std::uint32_t kSocketEvents = EPOLLIN | EPOLLRDHUP | EPOLLET;
@@ -28,11 +30,18 @@ bool watch(int epoll, int op, int socket) noexcept {
 
 }  // namespace
 
-ShmWake::ShmWake(ShmWakeKind kind, int wait, int link) noexcept
-    : kind_(kind), wait_(wait), link_(link), owner_(sys::getpid()) {}
+ShmWake::ShmWake(ShmWakeKind kind, int wait, int link, bool by_writing) noexcept
+    : kind_(kind),
+      by_writing_(by_writing),
+      events_(kind != ShmWakeKind::kOneEvent ? EPOLLIN : by_writing ? EPOLLOUT | EPOLLET : EPOLLIN | EPOLLET),
+      wait_(wait),
+      link_(link),
+      owner_(sys::getpid()) {}
 
 ShmWake::ShmWake(ShmWake&& other) noexcept
     : kind_(other.kind_),
+      by_writing_(other.by_writing_),
+      events_(other.events_),
       wait_(std::exchange(other.wait_, -1)),
       link_(std::exchange(other.link_, -1)),
       owner_(other.owner_) {}
@@ -41,6 +50,8 @@ ShmWake& ShmWake::operator=(ShmWake&& other) noexcept {
   if (this != &other) {
     reset();
     kind_ = other.kind_;
+    by_writing_ = other.by_writing_;
+    events_ = other.events_;
     wait_ = std::exchange(other.wait_, -1);
     link_ = std::exchange(other.link_, -1);
     owner_ = other.owner_;
@@ -59,7 +70,11 @@ void ShmWake::reset() noexcept {
 bool ShmWake::in_own_process() const noexcept { return owner_ == sys::getpid(); }
 
 ShmWake ShmWake::over_events(int own, int peer) noexcept {
-  return ShmWake(ShmWakeKind::kEvents, own, above_limit(peer));
+  return ShmWake(ShmWakeKind::kEvents, above_limit(own), above_limit(peer));
+}
+
+ShmWake ShmWake::over_one_event(int event, bool by_writing) noexcept {
+  return ShmWake(ShmWakeKind::kOneEvent, above_limit(event), -1, by_writing);
 }
 
 ShmWake ShmWake::over_socket(int socket, Reason& why) noexcept {
@@ -91,6 +106,16 @@ bool ShmWake::make_pair(ShmWakeKind kind, ShmWake& a, ShmWake& b, Reason& why) n
     b = over_socket(ends[1], why);
     return a && b;
   }
+  if (kind == ShmWakeKind::kOneEvent) {
+    const int event = make_shared_event();
+    const int copy = event < 0 ? -1 : sys::fcntl(event, F_DUPFD_CLOEXEC, event);
+    const int error = errno;
+    a = over_one_event(event, false);
+    b = over_one_event(copy, true);
+    if (a && b) return true;
+    why = shm_reason_of(error);
+    return false;
+  }
   const int own_a = make_wake_event();
   const int own_b = make_wake_event();
   const int peer_a = own_b < 0 ? -1 : sys::fcntl(own_b, F_DUPFD_CLOEXEC, own_b);
@@ -103,7 +128,16 @@ bool ShmWake::make_pair(ShmWakeKind kind, ShmWake& a, ShmWake& b, Reason& why) n
   return false;
 }
 
+void ShmWake::signal_one_event(bool by_writing) const noexcept {
+  if (by_writing) {
+    sys::signal_eventfd(wait_);
+  } else {
+    sys::drain_eventfd(wait_);  // of one
+  }
+}
+
 void ShmWake::signal_peer() const noexcept {
+  if (kind_ == ShmWakeKind::kOneEvent) return signal_one_event(by_writing_);
   if (kind_ == ShmWakeKind::kEvents) {
     sys::signal_eventfd(link_);
     return;
@@ -115,6 +149,7 @@ void ShmWake::signal_peer() const noexcept {
 }
 
 void ShmWake::signal_self() const noexcept {
+  if (kind_ == ShmWakeKind::kOneEvent) return signal_one_event(!by_writing_);
   if (kind_ == ShmWakeKind::kEvents) {
     sys::signal_eventfd(wait_);
   } else {
@@ -123,6 +158,7 @@ void ShmWake::signal_self() const noexcept {
 }
 
 void ShmWake::drain() const noexcept {
+  if (kind_ == ShmWakeKind::kOneEvent) return;  // an edge is told once
   if (kind_ == ShmWakeKind::kEvents) {
     sys::drain_eventfd(wait_);
     return;
@@ -139,8 +175,17 @@ void ShmWake::drain() const noexcept {
 }
 
 int make_wake_event() noexcept {
-  return above_limit(
-      sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }));
+  return sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); });
+}
+
+int make_shared_event() noexcept {
+  const int fd =
+      sys::open_high([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE); });
+  if (fd >= 0 && sys::call(SYS_write, fd, &kHalfFull, sizeof kHalfFull) < 0) {
+    sys::close_quietly(fd);
+    return -1;
+  }
+  return fd;
 }
 
 bool adopt_wake_event(int fd) noexcept {

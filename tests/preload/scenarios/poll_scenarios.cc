@@ -167,6 +167,60 @@ SCENARIO(poll_sleeps_until_something_comes, kStaysOnChannel) {
   a.sync();
 }
 
+// A thread may know a stream from an earlier set, and another thread wait for it by now.
+SCENARIO(poll_of_fewer_streams_than_before, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int other = a.stream();
+  int pipe_ends[2];
+  if (::pipe(pipe_ends) != 0) return;
+  if (a.is_server()) {
+    const auto poll_with = [&](int second) {
+      pollfd set[] = {{fd, POLLIN, 0}, {second, POLLIN, 0}};
+      const int n = ::poll(set, 2, -1);
+      a.log("%d: %s %s", n, poll_names(set[0].revents).c_str(), poll_names(set[1].revents).c_str());
+    };
+    Thread polls(a, [&] {
+      poll_with(other);
+      a.recv(other, 10);
+      poll_with(pipe_ends[0]);
+      poll_with(other);
+      a.recv(other, 10);
+    });
+    polls.wait_asleep();
+    a.sync();
+    a.sync();
+    polls.wait_asleep();
+    const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    ::epoll_ctl(epoll, EPOLL_CTL_ADD, other, &event);
+    Thread waits(a, [&] {
+      a.log("epoll_wait: %d", ::epoll_wait(epoll, &event, 1, -1));
+      a.recv(other, 10);
+    });
+    waits.wait_asleep();
+    a.sync();
+    a.sync();
+    waits.join();
+    ::close(epoll);
+    polls.wait_asleep();
+    char byte = 'x';
+    if (::write(pipe_ends[1], &byte, 1) != 1) return;
+    polls.wait_asleep();
+    a.sync();
+    polls.join();
+  } else {
+    for (const char* text : {"one", "two"}) {
+      a.sync();
+      a.send(other, text);
+      a.sync();
+    }
+    a.sync();
+    a.send(other, "three");
+  }
+  a.sync();
+}
+
 SCENARIO(poll_for_room, kStaysOnChannel) {
   const int fd = a.stream();
   if (a.is_client()) {
