@@ -14,7 +14,7 @@ CONNECTIONS = 10_000
 HOT = 64
 RING = 256 << 10
 # What the policy of this test promises for each process: docs/operations.md, "What a stream costs".
-DESCRIPTORS_OF_A_CHANNEL = 4
+DESCRIPTORS_OF_A_CHANNEL = 2
 DESCRIPTORS_OF_A_PROCESS = 64
 NEEDED = CONNECTIONS + HOT * DESCRIPTORS_OF_A_CHANNEL + DESCRIPTORS_OF_A_PROCESS
 
