@@ -99,6 +99,8 @@ int poll_cq(ibv_cq* cq, int most, ibv_wc* out) {
 int req_notify_cq(ibv_cq*, int) { return 0; }
 
 std::vector<int> vectors;
+std::vector<unsigned> accesses;
+bool refuses_optional_access = false;
 
 ibv_context* context() {
   static ibv_context one = [] {
@@ -124,8 +126,18 @@ int ibv_dealloc_pd(ibv_pd* pd) {
   delete pd;
   return 0;
 }
-ibv_mr* ibv_reg_mr(ibv_pd*, void*, std::size_t, int) { return new ibv_mr{}; }
-ibv_mr* ibv_reg_mr_iova2(ibv_pd*, void*, std::size_t, std::uint64_t, unsigned) {
+ibv_mr* ibv_reg_mr(ibv_pd*, void*, std::size_t, int access) {
+  provider::accesses.push_back(static_cast<unsigned>(access));
+  return new ibv_mr{};
+}
+// Looked up by its name.
+__attribute__((visibility("default"))) ibv_mr* ibv_reg_mr_iova2(ibv_pd*, void*, std::size_t, std::uint64_t,
+                                                                unsigned access) {
+  if (provider::refuses_optional_access && (access & IBV_ACCESS_OPTIONAL_RANGE) != 0) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  provider::accesses.push_back(access);
   return new ibv_mr{};
 }
 int ibv_dereg_mr(ibv_mr* mr) {
@@ -185,6 +197,8 @@ int rdma_destroy_id(rdma_cm_id* id) {
 namespace ringroad::test {
 
 std::vector<int> taken_vectors() { return std::exchange(provider::vectors, {}); }
+std::vector<unsigned> taken_accesses() { return std::exchange(provider::accesses, {}); }
+void refuse_optional_access(bool yes) { provider::refuses_optional_access = yes; }
 
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_verbs_pair(
     std::size_t ring_bytes) {

@@ -26,4 +26,9 @@ std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_verbs_pair(
 inline constexpr int kDoublesVectors = 4;
 std::vector<int> taken_vectors();
 
+// With what access memory was registered since the last call, in that order. And whether the device refuses
+// access of IBV_ACCESS_OPTIONAL_RANGE.
+std::vector<unsigned> taken_accesses();
+void refuse_optional_access(bool yes);
+
 }  // namespace ringroad::test

@@ -24,5 +24,21 @@ TEST(DeviceUse, QueuePairsTakeTheCompletionVectorsInTurns) {
   EXPECT_EQ(of_queue_pairs, (std::set<int>{0, 1, 2, 3}));
 }
 
+TEST(DeviceUse, TheReceiveRingAloneMayBeWrittenInAnyOrder) {
+  constexpr unsigned kWritten = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  for (const bool refused : {false, true}) {
+    refuse_optional_access(refused);
+    taken_accesses();
+    auto [a, b] = make_verbs_pair(64 * 1024);
+    refuse_optional_access(false);
+    ASSERT_NE(a, nullptr);
+    const unsigned ring = refused ? kWritten : kWritten | IBV_ACCESS_RELAXED_ORDERING;
+    const std::vector<unsigned> each{0, ring, IBV_ACCESS_LOCAL_WRITE};  // transmit, receive, control
+    std::vector<unsigned> both = each;
+    both.insert(both.end(), each.begin(), each.end());
+    EXPECT_EQ(taken_accesses(), both) << refused;
+  }
+}
+
 }  // namespace
 }  // namespace ringroad::test

@@ -1,5 +1,7 @@
 #include "rsocket-core/channel/verbs/queue_pair.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cassert>
@@ -23,6 +25,23 @@ constexpr int kReceiveAccess = kLocalAccess | static_cast<int>(IBV_ACCESS_REMOTE
 bool make_nonblocking(int fd) noexcept {
   const int flags = sys::fcntl(fd, F_GETFL);
   return flags >= 0 && sys::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+// The device may write what the peer sends in any order (man ibv_reg_mr, IBV_ACCESS_RELAXED_ORDERING). All
+// is there when the completion of a message is, and nothing is read before. Rdma-core passes over the flag
+// where the kernel knows none, and before version 28 it has no such function.
+ibv_mr* register_receive_ring(ibv_pd* pd, void* base, std::size_t bytes) noexcept {
+  using Register = ibv_mr*(ibv_pd*, void*, std::size_t, std::uint64_t, unsigned);
+  static auto* const with_optional_flags =
+      reinterpret_cast<Register*>(dlsym(RTLD_DEFAULT, "ibv_reg_mr_iova2"));
+  if (with_optional_flags != nullptr) {
+    constexpr auto kAccess = static_cast<unsigned>(kReceiveAccess) | IBV_ACCESS_RELAXED_ORDERING;
+    ibv_mr* const mr =
+        with_optional_flags(pd, base, bytes, reinterpret_cast<std::uintptr_t>(base), kAccess);
+    if (mr != nullptr) return mr;
+  }
+  // In parentheses, for the macro of that name needs IBVERBS_1.8 where nothing is optimised.
+  return (ibv_reg_mr)(pd, base, bytes, kReceiveAccess);
 }
 
 // The completion vector of the next queue pair: each vector interrupts a processor of its own, and all on the
@@ -85,10 +104,10 @@ Reason QueuePair::create(rdma_cm_id* id, std::shared_ptr<ProtectionDomain> domai
   control_ = static_cast<ControlMessage*>(control);
 
   ibv_pd* pd = domain_->get();
-  // In parentheses, for the macro of that name needs IBVERBS_1.8 where nothing is optimised.
+  // In parentheses: see above.
   transmit_mr_ = (ibv_reg_mr)(pd, transmit_.base(), ring_bytes, 0);
   if (transmit_mr_ == nullptr) return reason_of_errno(errno, true);
-  receive_mr_ = (ibv_reg_mr)(pd, receive_.base(), ring_bytes, kReceiveAccess);
+  receive_mr_ = register_receive_ring(pd, receive_.base(), ring_bytes);
   if (receive_mr_ == nullptr) return reason_of_errno(errno, true);
   control_mr_ = (ibv_reg_mr)(pd, control_, kControlBytes, kLocalAccess);
   if (control_mr_ == nullptr) return reason_of_errno(errno, true);
