@@ -88,7 +88,7 @@ class StreamReadiness : public StreamTransitions {
   static constexpr int kNoWord = -2;
   int sleep_on_word(ThreadWaiter& waiter, short events, std::int64_t deadline_ns, Sleep kind,
                     bool ends_by_signal) noexcept;
-  // The channel's part of a set for ppoll(2). A negative number: it has to look again soon (EMFILE).
+  // The channel's part of a set for ppoll(2). A negative number: the thread has to look again soon.
   // REQUIRES: plan.channel_fd >= 0.
   pollfd sleep_entry(const PollPlan& plan) noexcept;
   static bool sleeps_by_edge(const PollPlan& plan) noexcept { return (plan.channel_events & EPOLLET) != 0; }

@@ -126,8 +126,13 @@ int StreamReadiness::sleep_on_word(ThreadWaiter& waiter, short events, std::int6
 
 pollfd StreamReadiness::sleep_entry(const PollPlan& plan) noexcept {
   if (!sleeps_by_edge(plan)) return {plan.channel_fd, POLLIN, 0};
-  if (!thread_edges::watch(id(), plan.channel_fd, plan.channel_events)) return {-1, 0, 0};
-  return {thread_edges_fd(), POLLIN, 0};
+  const int edges = thread_edges_fd();
+  if (edges < 0) return {-1, 0, 0};
+  MutexLock rx(rx_mutex_);
+  // Else the number may be something else's by now. The thread's waiter is told of such a change.
+  const bool same = channel_ != nullptr && channel_generation_ == plan.channel_generation;
+  const bool there = same && thread_edges::watch(id(), plan.channel_fd, plan.channel_events);
+  return {there ? edges : -1, POLLIN, 0};
 }
 
 void StreamReadiness::after_sleep_by(const PollPlan& plan) noexcept {

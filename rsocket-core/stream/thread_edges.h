@@ -19,7 +19,7 @@
 
 namespace ringroad::thread_edges {
 
-// Sees to it that `fd`, of the stream's channel, is there. False: the thread has no instance.
+// Sees to it that `fd`, of the stream's channel, is there. REQUIRES: thread_edges_fd() >= 0.
 bool watch(std::uint64_t stream, int fd, std::uint32_t events) noexcept;
 
 // Streams, by their id, whose channels have told something.
