@@ -67,6 +67,35 @@ int digit(char c) noexcept {
   return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+struct Descriptor {
+  ~Descriptor() {
+    if (number >= 0) sys::close_quietly(number);
+  }
+  const int number;
+};
+
+// Whether the namespace has the address, by its flags. The kernel asks the network whether another host has a
+// new one (RFC 4862, 5.4). Until then, and for good if one does, the address is not used.
+bool is_had(unsigned flags) noexcept {
+  if ((flags & IFA_F_DADFAILED) != 0) return false;
+  return (flags & IFA_F_TENTATIVE) == 0 || (flags & IFA_F_OPTIMISTIC) != 0;
+}
+
+// "fd000000000000000000000000000002 02 40 00 80 eth0": address, interface, prefix, scope, flags, name.
+void add_ipv6_line(const char* line, std::vector<Address>& out) {
+  constexpr std::size_t kDigits = 32;
+  unsigned scope = 1;
+  unsigned flags = 0;
+  std::uint8_t bytes[kDigits / 2] = {};
+  if (std::sscanf(line, "%*32s %*x %*x %x %x", &scope, &flags) != 2 || scope != 0 || !is_had(flags)) return;
+  for (std::size_t i = 0; i < kDigits; ++i) {
+    const int value = digit(line[i]);
+    if (value < 0) return;
+    bytes[i / 2] = static_cast<std::uint8_t>(bytes[i / 2] << 4 | value);
+  }
+  out.push_back(Address::from_ipv6(bytes));
+}
+
 }  // namespace
 
 bool is_own_address(const Endpoint& endpoint) noexcept {
@@ -85,50 +114,46 @@ bool is_own_address(const Endpoint& endpoint) noexcept {
 }
 
 bool add_ipv4_addresses(std::vector<Address>& out) {
-  const int fd =
-      sys::open_high([] { return sys::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0); });
-  if (fd < 0) return false;
-  ifreq interfaces[64];
+  const Descriptor fd{sys::open_high([] { return sys::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0); })};
+  if (fd.number < 0) return false;
+  std::vector<ifreq> interfaces(32);
   ifconf all{};
-  all.ifc_len = sizeof interfaces;
-  all.ifc_req = interfaces;
-  const bool told = sys::ioctl(fd, SIOCGIFCONF, &all) == 0;
-  sys::close_quietly(fd);
-  for (int i = 0; told && i < all.ifc_len / static_cast<int>(sizeof(ifreq)); ++i) {
+  std::size_t bytes = 0;
+  do {  // until there is room left
+    interfaces.resize(2 * interfaces.size());
+    bytes = interfaces.size() * sizeof(ifreq);
+    all.ifc_len = static_cast<int>(bytes);
+    all.ifc_req = interfaces.data();
+    if (sys::ioctl(fd.number, SIOCGIFCONF, &all) != 0) return false;
+  } while (static_cast<std::size_t>(all.ifc_len) > bytes - sizeof(ifreq));
+  interfaces.resize(static_cast<std::size_t>(all.ifc_len) / sizeof(ifreq));
+  for (const ifreq& interface : interfaces) {
     Endpoint found;
-    if (!Endpoint::from_sockaddr(&interfaces[i].ifr_addr, sizeof(sockaddr_in), found)) continue;
+    if (!Endpoint::from_sockaddr(&interface.ifr_addr, sizeof(sockaddr_in), found)) continue;
     if (!found.is_loopback()) out.push_back(found.addr);
   }
-  return told;
+  return true;
 }
 
-// "fd000000000000000000000000000002 02 40 00 80 eth0": address, interface, prefix, scope, flags, name.
 bool add_ipv6_addresses(std::vector<Address>& out) {
   char path[64];  // of this thread: each may be in a namespace of its own
   std::snprintf(path, sizeof path, "/proc/self/task/%ld/net/if_inet6", sys::raw(SYS_gettid));
-  const int fd =
-      sys::open_high([&] { return sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); });
-  if (fd < 0) return errno == ENOENT;  // without IPv6
-  char text[8192];
-  const ssize_t n = sys::read(fd, text, sizeof text - 1);
-  sys::close_quietly(fd);
-  text[n > 0 ? n : 0] = '\0';
-  constexpr std::size_t kDigits = 32;
-  for (const char* line = text; *line != '\0';) {
-    const char* const end = std::strchr(line, '\n');
-    if (end == nullptr) break;
-    unsigned scope = 1;
-    std::uint8_t bytes[kDigits / 2] = {};
-    bool good = std::sscanf(line, "%*32s %*x %*x %x", &scope) == 1 && scope == 0;
-    for (std::size_t i = 0; good && i < kDigits; ++i) {
-      const int value = digit(line[i]);
-      good = value >= 0;
-      bytes[i / 2] = static_cast<std::uint8_t>(bytes[i / 2] << 4 | (value & 15));
+  const Descriptor fd{
+      sys::open_high([&] { return sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); })};
+  if (fd.number < 0) return errno == ENOENT;  // without IPv6
+  char text[4096];
+  std::size_t kept = 0;  // of a line whose end is not read yet
+  ssize_t n = 0;
+  while ((n = sys::read(fd.number, text + kept, sizeof text - 1 - kept)) > 0) {
+    text[kept + static_cast<std::size_t>(n)] = '\0';
+    const char* line = text;
+    for (const char* end = nullptr; (end = std::strchr(line, '\n')) != nullptr; line = end + 1) {
+      add_ipv6_line(line, out);
     }
-    if (good) out.push_back(Address::from_ipv6(bytes));
-    line = end + 1;
+    kept = std::strlen(line);
+    std::memmove(text, line, kept);
   }
-  return n >= 0;
+  return n == 0;
 }
 
 std::uint64_t network_of(int socket) noexcept {

@@ -14,8 +14,9 @@ namespace ringroad {
 // (net.ipv4.ip_nonlocal_bind), unless the kernel does not tell the two apart.
 bool is_own_address(const Endpoint& endpoint) noexcept;
 
-// What the interfaces have, without loopback and link-local addresses. False: the kernel has not told all of
-// it. May throw std::bad_alloc.
+// What the interfaces have, without loopback and link-local addresses, and without those that another host
+// may have, too (duplicate address detection). False: the kernel has not told all of it. May throw
+// std::bad_alloc.
 bool add_ipv4_addresses(std::vector<Address>& out);
 bool add_ipv6_addresses(std::vector<Address>& out);
 

@@ -1,9 +1,13 @@
 // What a network namespace has for addresses, and the paths of listeners that follow them.
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
+#include <linux/if_addr.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -11,7 +15,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -35,6 +41,30 @@ std::vector<Endpoint> reached_at(const Endpoint& local, const ListenerFacts& fac
   std::vector<Endpoint> out;
   EXPECT_TRUE(shm_directory::reached_at(local, facts, out));
   return out;
+}
+
+in6_addr in6_of(const char* text) {
+  in6_addr out{};
+  EXPECT_EQ(::inet_pton(AF_INET6, text, &out), 1) << text;
+  return out;
+}
+
+// What the kernel says of an address of this thread's namespace: 32 digits, as in the file.
+unsigned flags_of(const std::string& digits) {
+  std::ifstream file("/proc/self/task/" + std::to_string(::gettid()) + "/net/if_inet6");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(digits, 0) == 0) return static_cast<unsigned>(std::stoul(line.substr(42, 2), nullptr, 16));
+  }
+  return 0;
+}
+
+bool eventually(const std::function<bool()>& holds) {
+  const std::int64_t until = sys::now_ns() + std::int64_t{kHungMs} * 1'000'000;
+  while (!holds()) {
+    if (sys::now_ns() > until) return false;
+    ::poll(nullptr, 0, 20);
+  }
+  return true;
 }
 
 class OwnAddresses : public testing::Test {
@@ -65,6 +95,14 @@ class OwnAddresses : public testing::Test {
     EXPECT_EQ(::ioctl(fd, SIOCSIFFLAGS, &request), 0);
     ::close(fd);
   }
+  // Whether iproute2's command has done it, in the calling thread's namespace.
+  static bool ip(const std::string& words) {
+    return std::system(("ip " + words + " >/dev/null 2>&1").c_str()) == 0;  // NOLINT
+  }
+  static bool write_to(const std::string& setting, const char* text) {
+    std::FILE* const file = std::fopen(setting.c_str(), "w");
+    return file != nullptr && (std::fputs(text, file) >= 0) & (std::fclose(file) == 0);
+  }
   bool has_path(const Endpoint& of) const {
     return std::filesystem::exists(directory_ + "/" + of.to_string());
   }
@@ -79,12 +117,7 @@ TEST_F(OwnAddresses, AreThoseOfInterfacesAndNotThoseThatAProgramMayBindAllTheSam
   const bool ran = in_a_network_of_its_own([] {
     have_address(kFirst);
     for (const char* const may_bind : {"0", "1"}) {
-      // Of the thread's own namespace.
-      FILE* const setting = std::fopen("/proc/sys/net/ipv4/ip_nonlocal_bind", "w");
-      if (setting != nullptr) {
-        std::fputs(may_bind, setting);
-        std::fclose(setting);
-      }
+      write_to("/proc/sys/net/ipv4/ip_nonlocal_bind", may_bind);  // of the thread's own namespace
       EXPECT_TRUE(is_own_address(kFirst)) << may_bind;
       EXPECT_FALSE(is_own_address(kLater)) << may_bind;
     }
@@ -106,7 +139,7 @@ TEST_F(OwnAddresses, AreWhereAListenerIsReachedButForLoopback) {
     const socklen_t length = is_v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
     if (entry->ifa_addr == nullptr || !Endpoint::from_sockaddr(entry->ifa_addr, length, found)) continue;
     found.port = 3306;
-    if (found.is_loopback() || found.scope != 0) continue;
+    if (found.is_loopback() || found.scope != 0 || !is_own_address(found)) continue;
     all_expected.push_back(found);
     if (!is_v6) v4_expected.push_back(found);
   }
@@ -138,6 +171,68 @@ TEST_F(OwnAddresses, HavePathsThatFollowThem) {
     EXPECT_TRUE(has_path(kLater));
   });
   if (!ran) GTEST_SKIP() << "needs root, for a network namespace";
+}
+
+TEST_F(OwnAddresses, AreAllFoundHoweverManyThereAre) {
+  constexpr std::uint32_t kMany = 300;
+  std::string commands = directory_ + "/commands";
+  const bool ran = in_a_network_of_its_own([&] {
+    std::FILE* const file = std::fopen(commands.c_str(), "w");
+    for (std::uint32_t i = 1; i <= kMany; ++i) {
+      std::fprintf(file, "addr add 10.1.%u.%u/32 dev lo\n", i / 256, i % 256);
+      std::fprintf(file, "addr add fd01::%x/128 dev lo\n", i);
+    }
+    std::fclose(file);
+    if (!ip("-batch " + commands)) GTEST_SKIP() << "needs iproute2";
+    EXPECT_EQ(reached_at(kAny4).size(), kMany);
+    EXPECT_EQ(reached_at(kAny6).size(), 2 * kMany);
+  });
+  if (!ran) GTEST_SKIP() << "needs root, for a network namespace";
+}
+
+// While another host may have it. Another namespace's kernel answers for it, as another host would.
+TEST_F(OwnAddresses, ThatAreNotKnownToBeNobodyElsesHaveNoPath) {
+  std::string skipped = "needs root, for a network namespace";
+  in_a_network_of_its_own([&] {
+    skipped = "needs iproute2, nsenter and a pair of virtual interfaces";
+    if (!ip("link add rr0 type veth peer name rr1") || !ip("link set rr0 up")) return;
+    const std::string here = "/proc/" + std::to_string(::getpid()) + "/task/" + std::to_string(::gettid());
+    int there = -1;  // keeps the other namespace
+    in_a_network_of_its_own([&] {
+      const std::string tid = std::to_string(::gettid());
+      const std::string move = "nsenter --net=" + here + "/ns/net ip link set rr1 netns " + tid;
+      if (std::system(move.c_str()) != 0 || !ip("addr add fd01::2/64 dev rr1 nodad")) return;  // NOLINT
+      if (!ip("link set rr1 up")) return;
+      there = ::open(("/proc/self/task/" + tid + "/ns/net").c_str(), O_RDONLY | O_CLOEXEC);
+    });
+    // A program may bind any address then.
+    const std::string settings = "/proc/sys/net/ipv6/";
+    for (const char* const setting : {"ip_nonlocal_bind", "conf/rr0/optimistic_dad"}) {
+      if (!write_to(settings + setting, "1")) return;
+    }
+    const auto is_reached = [&](const char* address) {
+      const Endpoint exact = v6(in6_of(address), kPort);
+      const std::vector<Endpoint> any = reached_at(kAny6);
+      const bool by_any = std::find(any.begin(), any.end(), exact) != any.end();
+      EXPECT_EQ(by_any, !reached_at(exact).empty()) << address << ": bound to it, or to every address";
+      return by_any;
+    };
+    if (there < 0 || !ip("addr add fd01::2/64 dev rr0") || !ip("addr add fd01::3/64 dev rr0")) return;
+    skipped.clear();
+    EXPECT_FALSE(is_reached("fd01::2")) << "asked for just now";
+    EXPECT_TRUE(eventually([&] { return flags_of("fd010000000000000000000000000002") & IFA_F_DADFAILED; }));
+    EXPECT_FALSE(is_reached("fd01::2")) << "the other has it";
+    // The flag goes before the route comes.
+    EXPECT_TRUE(eventually([] { return is_own_address(v6(in6_of("fd01::3"), kPort)); }));
+    EXPECT_TRUE(is_reached("fd01::3")) << "nobody has answered";
+    // Asks for ever, as good as.
+    write_to(settings + "conf/rr0/dad_transmits", "1000");
+    EXPECT_TRUE(ip("addr add fd01::4/64 dev rr0") && ip("addr add fd01::5/64 dev rr0 optimistic"));
+    EXPECT_FALSE(is_reached("fd01::4")) << "asked for still";
+    EXPECT_TRUE(is_reached("fd01::5")) << "in use meanwhile";
+    ::close(there);
+  });
+  if (!skipped.empty()) GTEST_SKIP() << skipped;
 }
 
 TEST_F(OwnAddresses, OfIPv4HaveNoPathForAListenerOfIPv6Alone) {
