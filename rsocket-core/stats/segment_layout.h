@@ -46,8 +46,11 @@ inline constexpr std::size_t kHeaderBytes = 4096;
 // Reasons that are counted where version 5 began to count them, and those that came later.
 inline constexpr unsigned kFirstReasons = 38;
 inline constexpr unsigned kLaterReasons = 4;
+// All places are taken. Neither array can grow, for what stands behind it would move. Nor can kHeaderBytes:
+// older commands refuse a file with another.
 static_assert(static_cast<unsigned>(Reason::kCount) <= kFirstReasons + kLaterReasons,
-              "more reasons have no place in this version of the segment");
+              "one more reason: count the process' in a new array at the end of SegmentHeader, and each "
+              "rule's in one at the end of Latencies; refusals() goes to them by the reason's number");
 inline constexpr const char* kDefaultDirectory = "/dev/shm/ringroad";  // RINGROAD_RUNTIME_DIR
 
 // Bytes and messages of one carrier (index 0: TCP, 1: channel), both directions. A message is one
