@@ -275,8 +275,10 @@ class Namespaces(Place):
         except bridge.Unavailable as problem:
             raise HostError(f"--netns: {problem}") from None
         try:
-            # Its name is part of a Unix socket's.
-            self.rendezvous = tempfile.mkdtemp(prefix="rr-bench-")
+            # Where the agents' folders are: a script may start a server that has other folders than this host, but
+            # the same memory. Its name is part of a Unix socket's.
+            self.rendezvous = tempfile.mkdtemp(
+                prefix="rr-bench-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
             key = Path(self.rendezvous) / "key"
             key.touch(0o600)
             key.write_bytes(os.urandom(32).hex().encode())

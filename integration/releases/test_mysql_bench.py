@@ -1,4 +1,7 @@
-"""`ringroad bench oltp` with a root's MySQL, which a script executes, and this host's sysbench."""
+"""`ringroad bench oltp` with a root's MySQL, which a script executes, and this host's sysbench.
+
+The root has /dev/shm of this host's folders, and none that holds temporary files.
+"""
 
 import json
 import os
@@ -51,6 +54,14 @@ def test_mysql_and_its_pool_are_measured_over_tcp_and_on_channels(server, tmp_pa
         for carrier in ("tcp", "shm")]
     assert "MySQL under sysbench" in (tmp_path / "out" / "report.md").read_text()
     assert mysql_version(server) in json.dumps(report)
+
+
+def test_mysql_is_measured_between_two_network_namespaces(server, tmp_path):
+    done = bench(server, tmp_path / "out", "--netns", "--threading", "connection")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [(row["carrier"], row["rounds"]) for table in report["tables"] for row in table["rows"]] == [
+        ("tcp", 1), ("shm", 1)]
 
 
 def mysql_version(server):
