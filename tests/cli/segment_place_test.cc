@@ -89,6 +89,14 @@ TEST_F(SegmentPlaces, TheEndOfACgroupIsTheContainersShortNumber) {
   EXPECT_EQ(end_of_cgroup("/"), "");
 }
 
+TEST_F(SegmentPlaces, AContainersNameIsItsLabelAndFitsItsColumn) {
+  const std::string longest(63, 'n');
+  for (const std::string& name : {longest, longest + "m"}) {
+    const std::string labels = "RINGROAD_LABELS=pod=other container=" + name;
+    EXPECT_EQ(ContainerNames().of(ProcessFolder(getpid()), labels).name, longest);
+  }
+}
+
 TEST_F(SegmentPlaces, ALinkInARootLeadsToAFolderOfThatRoot) {
   ASSERT_EQ(mkdir(folder_.file("inside").c_str(), 0755), 0);
   ASSERT_EQ(symlink("/inside", folder_.file("absolute").c_str()), 0);

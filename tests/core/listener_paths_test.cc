@@ -1,10 +1,15 @@
 // The paths by which an agent answers for the program's listeners, where these change.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <string>
@@ -17,8 +22,6 @@
 
 namespace ringroad::test {
 namespace {
-
-using shm_test::test_port;
 
 class PathsHost final : public AgentHost {
  public:
@@ -43,6 +46,22 @@ class PathsHost final : public AgentHost {
   std::vector<std::string> lines_;
 };
 
+sockaddr_un path_at(const std::string& file) {
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  std::strcpy(out.sun_path, file.c_str());
+  return out;
+}
+
+// A socket of another process there, which listens until it is closed.
+int bind_at(const std::string& file) {
+  const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  const sockaddr_un name = path_at(file);
+  EXPECT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  EXPECT_EQ(::listen(fd, 1), 0);
+  return fd;
+}
+
 // An agent lives as long as the process, so each test leaves one.
 class ListenerPaths : public testing::Test {
  protected:
@@ -63,7 +82,7 @@ class ListenerPaths : public testing::Test {
     std::vector<Address> addresses;
     ASSERT_TRUE(add_ipv4_addresses(addresses));
     if (addresses.empty()) GTEST_SKIP() << "no address but loopback";
-    own_ = Endpoint(addresses.front(), test_port());
+    own_ = Endpoint(addresses.front(), port_);
   }
 
   // Returns when it is answered for.
@@ -79,6 +98,11 @@ class ListenerPaths : public testing::Test {
     return std::filesystem::exists(host_.directory + "/" + at.to_string());
   }
 
+  // The agent of the test before may still answer at its own.
+  static inline std::uint16_t last_port_ = shm_test::test_port();
+  const std::uint16_t port_ = ++last_port_;
+  const Endpoint any4_ = shm_test::v4(INADDR_ANY, port_);
+  const Endpoint any6_ = shm_test::v6(in6addr_any, port_);
   PathsHost& host_ = *new PathsHost;
   Agent& agent_ = *new Agent(host_);
   std::uint64_t here_ = 0;
@@ -86,25 +110,22 @@ class ListenerPaths : public testing::Test {
   std::vector<Endpoint> open_;
 };
 
-const Endpoint kAny4 = shm_test::v4(INADDR_ANY, test_port());
-const Endpoint kAny6 = shm_test::v6(in6addr_any, test_port());
-
 TEST_F(ListenerPaths, GoWithTheSecondNamespaceInWhichTheProgramListensAtEveryAddress) {
   const ListenerFacts here{.network = here_};
   const ListenerFacts there{.network = here_ + 1};
   for (const auto& [first, second] : {std::pair(here, there), std::pair(there, here)}) {
-    listen(kAny4, first);
+    listen(any4_, first);
     EXPECT_EQ(has_path(own_), first == here);
-    listen(kAny4, first);
+    listen(any4_, first);
     EXPECT_EQ(has_path(own_), first == here) << "twice in one namespace";
-    listen(kAny4, second);
+    listen(any4_, second);
     EXPECT_FALSE(has_path(own_));
     EXPECT_TRUE(host_.has_logged("listens there in several network namespaces"));
-    listen(kAny4, first);
+    listen(any4_, first);
     EXPECT_FALSE(has_path(own_));
     unlisten_all();
   }
-  listen(kAny4, here);
+  listen(any4_, here);
   EXPECT_TRUE(has_path(own_)) << "all of them were closed";
 }
 
@@ -117,10 +138,50 @@ TEST_F(ListenerPaths, StayAtTheAddressThatTheProgramIsBoundToInSeveralNamespaces
 }
 
 TEST_F(ListenerPaths, AreMadeForIPv4WhenASecondListenerTakesItToo) {
-  listen(kAny6, {.v6_only = true, .network = here_});
+  listen(any6_, {.v6_only = true, .network = here_});
   EXPECT_FALSE(has_path(own_));
-  listen(kAny6, {.network = here_});
+  listen(any6_, {.network = here_});
   EXPECT_TRUE(has_path(own_));
+}
+
+TEST_F(ListenerPaths, AreTakenWhenTheProcessThatHasThemHasLeft) {
+  const std::string file = host_.directory + "/" + own_.to_string();
+  const int other = bind_at(file);
+  listen(own_, {.network = here_});
+  EXPECT_TRUE(host_.has_logged("another process answers"));
+  ::close(other);
+  std::filesystem::remove(file);
+  // Before the look that comes each ten seconds.
+  const std::int64_t until = sys::now_ns() + 8'000'000'000;
+  while (!has_path(own_) && sys::now_ns() < until) ::poll(nullptr, 0, 1);
+  EXPECT_TRUE(has_path(own_));
+}
+
+TEST_F(ListenerPaths, ThatAnotherProcessHasTakenAndLeftDeadAreMadeAgainAtALook) {
+  shm_test::Node host(host_.directory.c_str());
+  ASSERT_EQ(host.transport->listen(own_), Reason::kNone);
+  ASSERT_EQ(host.transport->listen_by_path(own_, {}), Reason::kNone);
+  const std::string file = host_.directory + "/" + own_.to_string();
+  std::filesystem::remove(file);
+  ::close(bind_at(file));
+  const timespec long_ago[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), long_ago, 0), 0);
+  host.transport->look_at_paths();
+  const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(shm_directory::connect(fd, path_at(file)), 0);
+  ::close(fd);
+}
+
+TEST(ListenerPathNames, AreOfAWholePathThatASocketAddressHasRoomFor) {
+  sockaddr_un name;
+  make_shm_name(ShmName::kExact, shm_test::v4(0x0a010203, 3306), name);
+  const std::string file = "/10.1.2.3:3306";
+  sockaddr_un out{};
+  EXPECT_FALSE(shm_directory::path_of("tmp", name, out)) << "the program may change its folder";
+  const std::string longest = "/" + std::string(sizeof out.sun_path - 1 - file.size() - 1, 'x');
+  ASSERT_TRUE(shm_directory::path_of(longest.c_str(), name, out));
+  EXPECT_EQ(out.sun_path, longest + file);
+  EXPECT_FALSE(shm_directory::path_of((longest + "x").c_str(), name, out)) << "no end of the string";
 }
 
 }  // namespace

@@ -168,6 +168,24 @@ TEST(ShmTransportHostile, RefusesMalformedHellosAndKeepsNoDescriptor) {
   }
 }
 
+TEST(ShmTransportHostile, AListenerAtEveryAddressIsNotAskedForOneOfAnotherPort) {
+  Node host;
+  host.accept_everything();
+  const Endpoint any = v4(INADDR_ANY, test_port());
+  ASSERT_EQ(host.transport->listen(any), Reason::kNone);
+  Descriptors d;
+  for (const int other : {1, 0}) {
+    ShmHello hello = good_hello();
+    hello.listener.port = static_cast<std::uint16_t>(hello.listener.port + other);
+    Intruder intruder(any);
+    intruder.send(&hello, sizeof hello, {d.memfd, d.event});
+    pollfd verdict{intruder.fd(), POLLIN, 0};
+    ASSERT_TRUE(run_until({host.transport.get()}, [&] { return ::poll(&verdict, 1, 0) == 1; }));
+    EXPECT_EQ(intruder.verdict() == Reason::kAddressMismatch, other != 0);
+    EXPECT_EQ(host.agent.requests.empty(), other != 0);
+  }
+}
+
 TEST(ShmTransportHostile, SleepsOnItsOwnSocketWhenTheEventIsNone) {
   Node host;
   host.accept_everything();
