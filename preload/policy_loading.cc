@@ -4,14 +4,15 @@
 #include <sys/syscall.h>
 
 #include <atomic>
-#include <csignal>
 #include <new>
 #include <utility>
 
 #include "preload/log.h"
 #include "preload/policy_file.h"
 #include "preload/process_stats.h"
+#include "rsocket-core/base/signal_masks.h"
 #include "rsocket-core/base/sys.h"
+#include "rsocket-core/base/threads.h"
 
 namespace ringroad::preload::policy_loading {
 namespace {
@@ -55,21 +56,15 @@ policy_file::Outcome load_with_stack(const char* named) {
   if (has_stack_for_parser()) return policy_file::load(named);
   Loading loading;
   loading.named = named;
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int cancel_state = 0;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, 2 * kStackForParser);
-  pthread_t thread;
-  loading.failed = pthread_create(&thread, &attributes, load_in_thread, &loading) != 0;
-  if (!loading.failed) pthread_join(thread, nullptr);
-  pthread_attr_destroy(&attributes);
-  pthread_setcancelstate(cancel_state, nullptr);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  {
+    const signals::BlockAll until_joined;  // a handler that jumps would leave the thread what is gone
+    int cancel_state = 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+    pthread_t thread;
+    loading.failed = !start_thread(thread, Ends::kJoined, 2 * kStackForParser, load_in_thread, &loading);
+    if (!loading.failed) pthread_join(thread, nullptr);
+    pthread_setcancelstate(cancel_state, nullptr);
+  }
   if (loading.failed) throw std::bad_alloc();
   return std::move(loading.outcome);
 }

@@ -6,12 +6,13 @@
 #include <sys/resource.h>
 
 #include <cerrno>
-#include <csignal>
+#include <cstddef>
 #include <new>
 
 #include "rsocket-core/base/above_limit.h"
 #include "rsocket-core/base/signals.h"
 #include "rsocket-core/base/sys.h"
+#include "rsocket-core/base/threads.h"
 #include "rsocket-core/stream/unmanaged_waiters.h"
 #include "rsocket-core/stream/waiter.h"
 
@@ -20,6 +21,7 @@ namespace {
 
 // A program that may have fewer open is to have them all.
 constexpr rlim_t kFewestDescriptors = 64;
+constexpr std::size_t kStackBytes = 512 * 1024;
 
 }  // namespace
 
@@ -60,22 +62,11 @@ bool Agent::ensure_thread() noexcept {
   if (ok) {
     epoll_fd_.store(epoll_fd, std::memory_order_relaxed);
     wake_fd_.store(wake_fd, std::memory_order_relaxed);
-    // No signal of the program's is ever handled on this thread.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, 512 * 1024);
     pthread_t thread;
     running_.store(true, std::memory_order_release);
     unmanaged_waiters::prepare();
-    ok = pthread_create(&thread, &attributes, thread_main, this) == 0;
+    ok = start_thread(thread, Ends::kAlone, kStackBytes, thread_main, this);
     if (ok) pthread_setname_np(thread, "ringroad");
-    pthread_attr_destroy(&attributes);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   if (!ok) {
     running_.store(false, std::memory_order_release);

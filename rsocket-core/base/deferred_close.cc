@@ -6,12 +6,12 @@
 
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
 
 #include "rsocket-core/base/futex.h"
 #include "rsocket-core/base/signals.h"
 #include "rsocket-core/base/sys.h"
+#include "rsocket-core/base/threads.h"
 
 namespace ringroad {
 namespace {
@@ -98,28 +98,13 @@ void* hold(void* argument) noexcept {
   return nullptr;
 }
 
-bool start_thread(pthread_t& thread, void* (*body)(void*), void* argument) noexcept {
-  // A thread starts with its parent's mask, and must take none of the program's signals.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
-  const int error = pthread_create(&thread, &attributes, body, argument);
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return error == 0;
-}
-
 // Has a thread take a copy of `socket`, by `takes`, and closes it here. That is not its last close, as the
 // thread ends after it. False: it is still open.
 template <bool takes(int fd) noexcept>
 bool close_before_a_thread_ends(int socket) noexcept {
   Holder holder{socket};
   pthread_t thread;
-  if (!start_thread(thread, hold<takes>, &holder)) return false;
+  if (!start_thread(thread, Ends::kJoined, kStackBytes, hold<takes>, &holder)) return false;
   while (holder.has_tried == 0) sys::futex_wait(&holder.has_tried, 0, nullptr);
   if (holder.has_it) sys::close_quietly(socket);
   sys::futex_ring(holder.may_end);
@@ -150,7 +135,6 @@ bool is_socket(int fd) noexcept {
 }
 
 void* close_what_waits(void*) noexcept {
-  pthread_detach(pthread_self());
   int value = take();
   do {
     for (; value != 0; value = take()) {
@@ -209,7 +193,8 @@ void close_later(int fd) noexcept {
     return;
   }
   pthread_t thread;
-  if (enter() && (signals::thread_state.in_handler || !start_thread(thread, close_what_waits, nullptr))) {
+  if (enter() && (signals::thread_state.in_handler ||
+                  !start_thread(thread, Ends::kAlone, kStackBytes, close_what_waits, nullptr))) {
     threads.fetch_sub(1);  // the next one may have more luck
   }
   errno = saved;
