@@ -8,6 +8,8 @@
 #include "preload/process_state.h"
 #include "preload/real.h"
 #include "rsocket-core/base/faults.h"
+#include "rsocket-core/base/mutex.h"
+#include "rsocket-core/base/signal_masks.h"
 #include "rsocket-core/base/signals.h"
 #include "rsocket-core/base/sys.h"
 
@@ -91,35 +93,38 @@ struct sigaction in_place_of(const struct sigaction& action) noexcept {
   return ours;
 }
 
-void install(int signo) noexcept {
+// What the program has installed and what the kernel has are changed together. Else install() could take a
+// handler that another thread installs at that moment for what was there before, or be followed by one that
+// knows nothing of it. Of sigaction(2) by its names none is under way while this is held, so each comes
+// before install(), which finds its handler, or after it, and leaves this one in its place.
+//
+// A handler of the program's that may call sigaction(2) must not interrupt the thread that has it, and not
+// all are wrapped: the kernel delivers none meanwhile. That goes for what is inside as well: nothing that
+// changes the thread's mask.
+Mutex actions_mutex RR_RANK(signal_actions);
+
+class RR_SCOPED_CAPABILITY ActionsLock {
+ public:
+  ActionsLock() noexcept RR_ACQUIRE(actions_mutex) { actions_mutex.lock(); }
+  ~ActionsLock() RR_RELEASE() { actions_mutex.unlock(); }
+  ActionsLock(const ActionsLock&) = delete;
+  ActionsLock& operator=(const ActionsLock&) = delete;
+
+ private:
+  const signals::BlockAll none_runs_;  // from before it is taken
+};
+
+void install(int signo) noexcept RR_REQUIRES(actions_mutex) {
   struct sigaction now {};
-  if (real().sigaction(signo, nullptr, &now) != 0) return;
-  // Another thread may install its own meanwhile.
-  for (int tries = 0; tries < 2 && now.sa_handler != SIG_IGN && !is_ours(now); ++tries) {
-    of_program(signo).set(now, 0);
-    const struct sigaction ours = in_place_of(now);
-    struct sigaction before {};
-    if (real().sigaction(signo, &ours, &before) != 0 || before.sa_sigaction == now.sa_sigaction) return;
-    now = before;
-  }
+  if (real().sigaction(signo, nullptr, &now) != 0 || now.sa_handler == SIG_IGN || is_ours(now)) return;
+  of_program(signo).set(now, 0);
+  const struct sigaction ours = in_place_of(now);
+  real().sigaction(signo, &ours, nullptr);
 }
 
-}  // namespace
-
-void install() noexcept {
-  if (is_installed.load(std::memory_order_relaxed) || !process_state::owns_memory()) return;
-  if (is_installed.exchange(true, std::memory_order_relaxed)) return;
-  const int saved = errno;
-  install(SIGSEGV);
-  install(SIGBUS);
-  errno = saved;
-}
-
-bool has(int signo) noexcept {
-  return (signo == SIGSEGV || signo == SIGBUS) && is_installed.load(std::memory_order_relaxed);
-}
-
-int change(int signo, const struct sigaction* action, struct sigaction* old) noexcept {
+int change_locked(int signo, const struct sigaction* action, struct sigaction* old) noexcept
+    RR_REQUIRES(actions_mutex) {
+  if (!is_installed.load(std::memory_order_relaxed)) return real().sigaction(signo, action, old);
   Installed& own = of_program(signo);
   const Handler handler = own.handler.load(std::memory_order_relaxed);
   const int flags = own.flags.load(std::memory_order_relaxed);
@@ -129,7 +134,7 @@ int change(int signo, const struct sigaction* action, struct sigaction* old) noe
   if (action != nullptr && action->sa_handler != SIG_IGN && process_state::owns_memory()) {
     ours = in_place_of(*action);
     to_install = &ours;
-    own.set(*action, kByLibc);
+    own.set(*action, kByLibc);  // first, as it may run at once
   }
   const int result = real().sigaction(signo, to_install, old);
   if (result != 0 && to_install == &ours) {
@@ -145,6 +150,39 @@ int change(int signo, const struct sigaction* action, struct sigaction* old) noe
   return result;
 }
 
+}  // namespace
+
+void install() noexcept {
+  if (is_installed.load(std::memory_order_relaxed) || !process_state::owns_memory()) return;
+  const int saved = errno;
+  {
+    const ActionsLock lock;
+    if (!is_installed.exchange(true, std::memory_order_relaxed)) {
+      install(SIGSEGV);
+      install(SIGBUS);
+    }
+  }
+  errno = saved;
+}
+
+bool has(int signo) noexcept { return signo == SIGSEGV || signo == SIGBUS; }
+
+int change(int signo, const struct sigaction* action, struct sigaction* old) noexcept {
+  // The program's memory, which may not be there, is its own affair: outside of the lock.
+  struct sigaction wanted {};
+  struct sigaction told {};
+  if (action != nullptr) wanted = *action;
+  int result;
+  {
+    const ActionsLock lock;
+    result = change_locked(signo, action != nullptr ? &wanted : nullptr, old != nullptr ? &told : nullptr);
+  }
+  if (result == 0 && old != nullptr) *old = told;
+  return result;
+}
+
+void after_fork_child() noexcept { actions_mutex.reset_after_fork(); }
+
 sighandler_t known_as(int signo) noexcept {
   struct sigaction action {};
   action.sa_sigaction = of_program(signo).handler.load(std::memory_order_relaxed);
@@ -154,8 +192,14 @@ sighandler_t known_as(int signo) noexcept {
 sighandler_t after_change(int signo, sighandler_t before, sighandler_t returned) noexcept {
   if (returned == SIG_ERR) return returned;
   const int saved = errno;
-  struct sigaction now {};
-  if (real().sigaction(signo, nullptr, &now) == 0 && !is_ours(now)) change(signo, &now, nullptr);
+  {
+    const ActionsLock lock;
+    struct sigaction now {};
+    const bool asks = is_installed.load(std::memory_order_relaxed);
+    if (asks && real().sigaction(signo, nullptr, &now) == 0 && !is_ours(now)) {
+      change_locked(signo, &now, nullptr);
+    }
+  }
   errno = saved;
   struct sigaction ours {};
   ours.sa_sigaction = on_fault;

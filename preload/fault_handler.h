@@ -15,8 +15,10 @@ namespace ringroad::preload::fault_handler {
 
 // Before the library first looks at memory that a program names. A second time it does nothing.
 void install() noexcept;
-// Whether this is one of its signals, since install().
+// Whether this is one of its signals. Of those every change goes by what follows, from the first on.
 bool has(int signo) noexcept;
+// In the child of a fork: no other thread is left that changes an action.
+void after_fork_child() noexcept;
 
 // sigaction(2) of such a signal.
 int change(int signo, const struct sigaction* action, struct sigaction* old) noexcept;

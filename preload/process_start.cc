@@ -14,6 +14,7 @@
 #include "preload/agent_host.h"
 #include "preload/cancellation.h"
 #include "preload/epolls.h"
+#include "preload/fault_handler.h"
 #include "preload/fd_room.h"
 #include "preload/fd_table.h"
 #include "preload/fork_exec.h"
@@ -123,6 +124,7 @@ void let_others_start() noexcept RR_NO_THREAD_SAFETY_ANALYSIS {
 // Where the fork has not waited long enough the child has nobody to end the start: it starts anew.
 void forget_half_a_start() noexcept {
   const bool held = std::exchange(fork_holds_start, false);
+  fault_handler::after_fork_child();
   if (fork_exec::is_prepared()) return fork_exec::after_fork_child();
   signals::forget_after_fork();
   jumps::after_fork_child();

@@ -82,5 +82,7 @@ RR_LOCK_RANK(agent_queue, unmanaged_waiters)
 RR_LOCK_RANK(segment, agent_queue)
 // sys::DescriptorTurn: one of the library's descriptors has a low number for a moment. Below it: nothing.
 RR_LOCK_RANK(descriptor_turn, segment)
+// preload, actions_mutex: the actions for SIGSEGV and SIGBUS, in the kernel and here. Below it: nothing.
+RR_LOCK_RANK(signal_actions, descriptor_turn)
 
 }  // namespace ringroad::lock_ranks

@@ -1,21 +1,34 @@
 // Faults and their handlers: those of a call's memory are EFAULT and no signal, all others are the program's.
 // The memory: hole_scenarios.cc.
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <csetjmp>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <memory>
+#include <thread>
 
+#include "rsocket-core/base/system_call.h"
 #include "tests/preload/drivers/actor.h"
 #include "tests/preload/scenarios/arguments.h"
 #include "tests/preload/scenarios/memory_hole.h"
@@ -88,6 +101,65 @@ void end_of_child(Actor& a, const char* what, void (*last)()) {
         WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
+// From now on the kernel asks the reader of this descriptor before each rt_sigaction(2) of this thread. -1:
+// it cannot. By system calls that the library does not see: it leaves a program alone that filters its calls.
+int ask_before_actions() {
+  sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigaction, 0, 1),
+                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{static_cast<unsigned short>(std::size(code)), code};
+  sys::raw(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1);
+  return static_cast<int>(sys::raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                                   reinterpret_cast<long>(&program)));
+}
+
+// A thread that installs a handler of SIGSEGV, and is held on its way into the kernel.
+class HeldInstaller {
+ public:
+  explicit HeldInstaller(void (*handler)(int)) {
+    installer_ = std::thread([this, handler] {
+      asked_.store(ask_before_actions());
+      const struct sigaction action = handled_by(handler, 0);
+      ::sigaction(SIGSEGV, &action, nullptr);
+    });
+    keeper_ = std::thread([this] { keep(); });
+    while (!is_held_.load()) std::this_thread::yield();
+  }
+  // The handler is installed then.
+  void let_go() {
+    may_go_.store(true);
+    keeper_.join();
+    installer_.join();
+  }
+
+ private:
+  static constexpr int kUnknown = -2;
+
+  void keep() {
+    while (asked_.load() == kUnknown) std::this_thread::yield();
+    seccomp_notif question{};
+    const bool asks = asked_.load() >= 0 && ::ioctl(asked_.load(), SECCOMP_IOCTL_NOTIF_RECV, &question) == 0;
+    is_held_.store(true);
+    if (!asks) return;
+    // Who waits for the installer cannot let it go.
+    for (int i = 0; i < 300 && !may_go_.load(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    seccomp_notif_resp answer{};
+    answer.id = question.id;
+    answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+    ::ioctl(asked_.load(), SECCOMP_IOCTL_NOTIF_SEND, &answer);
+    ::close(asked_.load());
+  }
+
+  std::atomic<int> asked_{kUnknown};
+  std::atomic<bool> is_held_{false};
+  std::atomic<bool> may_go_{false};
+  std::thread installer_;
+  std::thread keeper_;
+};
+
 void become_a_shell() {
   ::execl("/bin/sh", "sh", "-c", "kill -SEGV $$; exit 3", nullptr);
   ::_exit(127);
@@ -124,6 +196,26 @@ SCENARIO(handlers_of_faults_hear_nothing_of_a_call, kStaysOnChannel) {
   });
   a.client([&] {
     a.settle(fd, POLLIN, POLLIN);
+    a.recv(fd, 100);
+  });
+}
+
+// The library installs its own when there is something to be managed.
+SCENARIO(a_handler_is_installed_beside_the_first_stream, kStaysOnChannel) {
+  std::unique_ptr<HeldInstaller> installer;
+  if (a.is_server()) installer = std::make_unique<HeldInstaller>(leave);
+  const int fd = a.stream();
+  if (a.is_server()) installer->let_go();
+  a.client([&] { a.send(fd, "sixteen letters and some"); });
+  a.server([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    struct sigaction now {};
+    ::sigaction(SIGSEGV, nullptr, &now);
+    a.log("its own: %d", now.sa_handler == leave);
+    if (sigsetjmp(before_the_fault, 1) == 0) a.result("recv", ::recv(fd, before_a_hole(8), 64, 0));
+    if (sigsetjmp(before_the_fault, 1) == 0) touch_the_hole();
+    a.log("heard %d", heard);
+    ::signal(SIGSEGV, SIG_DFL);
     a.recv(fd, 100);
   });
 }
