@@ -31,6 +31,10 @@ inline bool is_nowhere(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address) + kPage < 2 * kPage;
 #endif
 }
+// Of these, what the kernel refuses before it looks at anything else. NULL is a pointer as any other to it.
+inline bool is_beyond(const void* address) noexcept {
+  return is_nowhere(address) && reinterpret_cast<std::intptr_t>(address) < 0;
+}
 // Whether what may be left out cannot be read. REQUIRES: fault_handler::install().
 inline bool is_wrong(const void* address, std::size_t bytes) noexcept {
   return address != nullptr && !faults::can_read(address, bytes);

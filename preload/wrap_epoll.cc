@@ -94,10 +94,17 @@ RR_NOINLINE bool wait_on_set(int epfd, epoll_event* events, int max, std::int64_
   return true;
 }
 
-// After a wait of the kernel's that found something. If that was only that the instance has got its
-// first stream meanwhile, the wait begins again, with its time-out.
+// Nothing that the inner instance of a set can have brought about.
+inline bool is_final(int found) noexcept { return found == 0 || errno != EFAULT; }
+
+// After a wait of the kernel's that found something, or had no memory for that. If that was only that the
+// instance has got its first stream meanwhile, the wait begins again, with its time-out.
 int after_kernel(int epfd, epoll_event* events, int found, int max, std::int64_t deadline,
                  const sigset_t* mask) {
+  if (found < 0) {
+    if (epolls::holds_streams(epfd)) wait_on_set(epfd, events, max, deadline, mask, found);
+    return found;
+  }
   if (!epolls::found_inner(epfd, events, found) || found > 0) return found;
   return wait_on_set(epfd, events, max, deadline, mask, found) ? found : 0;
 }
@@ -125,13 +132,13 @@ int wait_for_events(int epfd, epoll_event* events, int max, const sigset_t* mask
       if (fd_table::managed_by_now(epfd)) continue;
       found = in_kernel();
     }
-    if (found <= 0 || EpollSet::made() == 0) return found;
+    if ((found <= 0 && is_final(found)) || EpollSet::made() == 0) return found;
     return after_kernel(epfd, events, found, max, deadline(), mask);
   }
   int found = 0;
-  // The kernel refuses these before it looks for events, but for NULL.
+  // The kernel refuses these before it looks for events.
   constexpr int kMostEvents = std::numeric_limits<int>::max() / static_cast<int>(sizeof(epoll_event));
-  if (arguments::is_nowhere(events) || arguments::is_wrong(mask) || max <= 0 || max > kMostEvents) {
+  if (arguments::is_beyond(events) || arguments::is_wrong(mask) || max <= 0 || max > kMostEvents) {
     return in_kernel();
   }
   return wait_on_set(epfd, events, max, deadline(), mask, found) ? found : in_kernel();
@@ -202,7 +209,7 @@ RR_NOINLINE int epoll_wait_beside_sets(int epfd, epoll_event* events, int max, i
                        [&] { return real().epoll_wait(epfd, events, max, timeout_ms); })) {
     return cancellation::point<epoll_wait_anywhere>(epfd, events, max, timeout_ms);
   }
-  if (found <= 0 || EpollSet::made() == 0) return found;
+  if ((hardly_ever(found <= 0) && is_final(found)) || EpollSet::made() == 0) return found;
   return cancellation::point<after_kernel_of>(epfd, events, found, max, timeout_ms, nullptr);
 }
 
@@ -214,7 +221,7 @@ RR_NOINLINE int epoll_pwait_beside_sets(int epfd, epoll_event* events, int max, 
                        [&] { return real().epoll_pwait(epfd, events, max, timeout_ms, mask); })) {
     return cancellation::point<epoll_pwait_anywhere>(epfd, events, max, timeout_ms, mask);
   }
-  if (found <= 0 || EpollSet::made() == 0) return found;
+  if ((hardly_ever(found <= 0) && is_final(found)) || EpollSet::made() == 0) return found;
   return cancellation::point<after_kernel_of>(epfd, events, found, max, timeout_ms, mask);
 }
 
@@ -222,7 +229,7 @@ RR_NOINLINE int epoll_pwait_beside_sets(int epfd, epoll_event* events, int max, 
 RR_NOINLINE int after_first_set(int epfd, epoll_event* events, int found, int max, int timeout_ms,
                                 const sigset_t* mask) {
   unmanaged_waiters::leave_seat();
-  if (found <= 0) return found;
+  if (found <= 0 && is_final(found)) return found;
   return cancellation::point<after_kernel_of>(epfd, events, found, max, timeout_ms, mask);
 }
 

@@ -62,12 +62,8 @@ bool EpollSet::take_only_item() noexcept {
   return true;
 }
 
-void EpollSet::take_inner() noexcept {
-  if (!look_inside_.load(std::memory_order_relaxed) ||
-      !look_inside_.exchange(false, std::memory_order_acq_rel)) {
-    return;
-  }
-  if (take_only_item()) return;
+// True: it had something to say.
+[[gnu::noinline]] bool EpollSet::read_inner() noexcept {
   epoll_event events[kInnerBatch];
   const int n = sys::epoll_wait(inner_, events, kInnerBatch, 0);
   // Another thread has taken these from their channels, before it came to what the channels still tell of.
@@ -91,6 +87,15 @@ void EpollSet::take_inner() noexcept {
   }
   if (n == kInnerBatch) look_inside_.store(true, std::memory_order_relaxed);
   if (numbers_ > 1) take_news();  // a channel's event was for all of its stream's items
+  return n > 0;
+}
+
+void EpollSet::take_inner() noexcept {
+  if (!look_inside_.load(std::memory_order_relaxed) ||
+      !look_inside_.exchange(false, std::memory_order_acq_rel)) {
+    return;
+  }
+  if (!take_only_item()) read_inner();
 }
 
 // ---- Looking
@@ -391,7 +396,10 @@ int EpollSet::collect(std::uint64_t wait, epoll_event* out, int max, bool asked)
       }
       if (hardly_ever(!faults::can_write(&out[n], sizeof out[n]))) {
         epoll_event unused;
-        faulted_ = look(item, unused, false);
+        // The inner instance is yet to say what the kernel has of a newcomer.
+        faulted_ = look(item, unused, false) ||
+                   (item.kernel_pending && (item.fresh || !item.edge_triggered()) &&
+                    kernel_has(item, poll_bits(item.mask)) != 0);
         if (!faulted_) continue;
         if (!std::exchange(item.queued, true)) queue_.push_front(item);  // the kernel keeps its place
         break;

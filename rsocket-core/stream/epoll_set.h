@@ -165,7 +165,7 @@ class EpollSet {
   void take_dirty() noexcept RR_REQUIRES(mutex_) RR_EXCLUDES(dirty_mutex_);
   void take_news() noexcept RR_REQUIRES(mutex_) RR_EXCLUDES(dirty_mutex_);
   void take_inner() noexcept RR_REQUIRES(mutex_);
-  bool take_only_item() noexcept RR_REQUIRES(mutex_);  // in place of take_inner()
+  bool take_only_item() noexcept RR_REQUIRES(mutex_), read_inner() noexcept RR_REQUIRES(mutex_);
   static int kernel_number(const Item& item) noexcept;
   static std::uint32_t kernel_wants(const Item& item, const Stream::PollPlan& plan) noexcept;
   static std::uint32_t kernel_has(const Item& item, short bits) noexcept;
@@ -196,6 +196,7 @@ class EpollSet {
   PollResult find_move() noexcept RR_REQUIRES(mutex_);
   void poll(int epfd, std::int64_t deadline_ns, const sigset_t* mask) noexcept RR_EXCLUDES(mutex_);
   int sleep(int epfd, epoll_event* out, int max, std::int64_t deadline_ns, const sigset_t* mask);
+  [[gnu::cold]] int find_after_fault(int epfd, epoll_event* out, int max) noexcept RR_EXCLUDES(mutex_);
   bool outlast_switches() noexcept RR_EXCLUDES(mutex_);
 
   bool somebody_sleeps() const noexcept {
@@ -228,8 +229,7 @@ class EpollSet {
   bool polls_ RR_GUARDED_BY(mutex_) = false;         // looks arm nothing, as the wait polls before it sleeps
   bool left_unarmed_ RR_GUARDED_BY(mutex_) = false;  // the last round of looks has, of what had nothing new
   bool alone_ RR_GUARDED_BY(mutex_) = false;         // nobody sleeps here
-  // The longest `spin` of the streams' rules: of all that ever were here, and of those that a
-  // wait's looks have put off.
+  // The longest `spin` of the streams' rules: of all that ever were here, and of those put off by a wait.
   std::int64_t longest_spin_ns_ RR_GUARDED_BY(mutex_) = 0, put_off_spin_ns_ RR_GUARDED_BY(mutex_) = 0;
   AdaptivePoller poller_;
   bool again_ RR_GUARDED_BY(mutex_) = false;  // a look has put something into the inner instance

@@ -139,6 +139,28 @@ bool EpollSet::outlast_switches() noexcept {
   return changed;
 }
 
+// The kernel has something to tell, and the array no memory. If that was only the library's own news, the
+// program has nothing to hear of yet. What another descriptor has to tell stays in the kernel. As
+// epoll_wait(2); 0: there was no other cause. Not a member of WaitCall, whose own are kept in registers.
+int EpollSet::find_after_fault(int epfd, epoll_event* out, int max) noexcept {
+  const auto is_news = [this] {
+    const MutexLock lock(mutex_);
+    return read_inner();
+  };
+  if (is_news()) return 0;
+  pollfd all{epfd, POLLIN, 0};
+  timespec zero{0, 0};
+  if (sys::ppoll(&all, 1, &zero, nullptr) <= 0) {
+    // Another thread has heard the news, or the kernel refuses the address before it looks.
+    int n = calls_.pwait(epfd, out, max, 0, nullptr);
+    if (n > 0 && hide(out, n) != 0) has_news();
+    if (n >= 0 || errno != EFAULT) return n;
+  }
+  if (is_news()) return 0;
+  errno = EFAULT;
+  return -1;
+}
+
 // A thread that is to be woken by news, also when it is cancelled in its sleep.
 class EpollSet::Sleeper {
  public:
@@ -212,7 +234,10 @@ class EpollSet::WaitCall {
     set_.unasked_.store(0, std::memory_order_relaxed);
     const bool sleeps = sleeper_.inside() || (foreign_ && !last_);
     if (n_ == 0 && sleeps && is_interrupted()) return interrupted();
-    if (!ask_kernel(sleeps)) return Step::kFailed;
+    if (hardly_ever(!ask_kernel(sleeps))) {
+      n_ = errno == EFAULT && !foreign_ ? set_.find_after_fault(epfd_, out_, max_) : -1;
+      return n_ < 0 ? Step::kFailed : n_ > 0 ? Step::kDone : Step::kAgain;
+    }
     return look_again(sleeps);
   }
 
