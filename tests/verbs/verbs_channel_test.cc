@@ -2,6 +2,7 @@
 // integration/softroce/run gives them; integration/verbs/test_verbs.py starts it there.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -183,6 +184,30 @@ TEST_F(VerbsTest, ArmedSleepersWakeForDataControlAndCredit) {
   EXPECT_FALSE(readable(*a_, 0ms));
   read_all(*b_);
   EXPECT_TRUE(readable(*a_, kWake)) << "credit";
+}
+
+// The device's libraries make calls that are cancellation points.
+TEST_F(VerbsTest, AThreadThatIsToBeCancelledIsNotAmidTheDevicesLibraries) {
+  ASSERT_NO_FATAL_FAILURE(make_channels());
+  b_->progress();
+  ASSERT_TRUE(b_->arm());
+  std::atomic<bool> came_through{false};
+  std::thread cancelled([&] {
+    pthread_cancel(pthread_self());
+    write_some(*a_, "x");
+    ControlMessage message;
+    message.type = static_cast<std::uint8_t>(ControlType::kGiveUp);
+    EXPECT_TRUE(a_->send_control(message));
+    a_->arm();
+    b_->drain();
+    b_->progress();
+    b_.reset();
+    came_through = true;
+    pthread_testcancel();
+    came_through = false;
+  });
+  cancelled.join();
+  EXPECT_TRUE(came_through);
 }
 
 TEST_F(VerbsTest, ArmingAfterAnArrivalSaysSo) {

@@ -6,10 +6,12 @@
 #include <atomic>
 #include <cassert>
 #include <cerrno>
+#include <cstring>
 #include <new>
 #include <utility>
 
 #include "rsocket-core/base/sys.h"
+#include "rsocket-core/channel/verbs/uncancellable.h"
 
 namespace ringroad {
 namespace {
@@ -44,6 +46,19 @@ ibv_mr* register_receive_ring(ibv_pd* pd, void* base, std::size_t bytes) noexcep
   return (ibv_reg_mr)(pd, base, bytes, kReceiveAccess);
 }
 
+// A card is rung by a store. Soft-RoCE and SoftiWARP are rung by write(2).
+bool makes_system_calls(decltype(ibv_context_ops::post_send) post_send) noexcept {
+  Dl_info place{};
+  const bool known = dladdr(reinterpret_cast<const void*>(post_send), &place) != 0;
+  const char* const file = known && place.dli_fname != nullptr ? place.dli_fname : "";
+  return std::strstr(file, "/librxe") != nullptr || std::strstr(file, "/libsiw") != nullptr;
+}
+
+int post_send_uncancellably(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) {
+  const Uncancellable as_a_whole;
+  return ibv_post_send(qp, first, bad);
+}
+
 // The completion vector of the next queue pair: each vector interrupts a processor of its own, and all on the
 // first would share one. In turns; processes with a connection each begin at different ones.
 int next_vector(const ibv_context& device) noexcept {
@@ -74,6 +89,7 @@ EventChannel::~EventChannel() {
 }
 
 QueuePair::~QueuePair() {
+  const Uncancellable as_a_whole;
   // Tells the peer, which otherwise would find out by its next send.
   if (id_ != nullptr && qp_ != nullptr) rdma_disconnect(id_.get());
   if (qp_ != nullptr) ibv_destroy_qp(qp_);
@@ -88,6 +104,9 @@ QueuePair::~QueuePair() {
     if (mr != nullptr) ibv_dereg_mr(mr);
   }
   if (control_ != nullptr) munmap(control_, kControlBytes);
+  domain_.reset();
+  id_.reset();
+  cm_events_.reset();
 }
 
 Reason QueuePair::create(rdma_cm_id* id, std::shared_ptr<ProtectionDomain> domain,
@@ -150,6 +169,8 @@ Reason QueuePair::create_queues(rdma_cm_id* id) noexcept {
     attr.cap.max_inline_data = wanted;
     if (rdma_create_qp(id, domain_->get(), &attr) == 0) {
       qp_ = id->qp;
+      post_send_ = id->verbs->ops.post_send;
+      if (makes_system_calls(post_send_)) post_send_ = post_send_uncancellably;
       max_inline_ = attr.cap.max_inline_data;
       return Reason::kNone;
     }
@@ -174,6 +195,7 @@ bool QueuePair::post_receives(std::uint32_t first, std::uint32_t n) noexcept {
 }
 
 void QueuePair::stop() noexcept {
+  const Uncancellable as_a_whole;
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   ibv_modify_qp(qp_, &attr, IBV_QP_STATE);

@@ -78,6 +78,11 @@ class QueuePair {
   void own_id(CmId id) noexcept { id_ = std::move(id); }
 
   ibv_qp* qp() const noexcept { return qp_; }
+  // False when the device refuses. As ibv_post_send(), but that the thread is not cancelled in it.
+  bool post_send(ibv_send_wr& request) const noexcept {
+    ibv_send_wr* bad;
+    return post_send_(qp_, &request, &bad) == 0;
+  }
   ibv_cq* receive_cq() const noexcept { return receive_cq_; }
   ibv_cq* send_cq() const noexcept { return send_cq_; }
   ibv_comp_channel* completions() const noexcept { return completions_; }
@@ -105,7 +110,7 @@ class QueuePair {
   void prepare_receives() noexcept;
 
   const VerbsHost host_;
-  const std::shared_ptr<EventChannel> cm_events_;
+  std::shared_ptr<EventChannel> cm_events_;
   rdma_cm_id* used_id_ = nullptr;
   CmId id_;
   std::shared_ptr<ProtectionDomain> domain_;
@@ -123,6 +128,7 @@ class QueuePair {
   ibv_cq* receive_cq_ = nullptr;
   ibv_cq* send_cq_ = nullptr;
   ibv_qp* qp_ = nullptr;
+  decltype(ibv_context_ops::post_send) post_send_ = nullptr;
   std::uint64_t token_ = 0;
   std::size_t max_inline_ = 0;
 };

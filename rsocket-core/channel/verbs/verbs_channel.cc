@@ -7,6 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "rsocket-core/channel/verbs/uncancellable.h"
+
 namespace ringroad {
 
 VerbsChannel::VerbsChannel(const VerbsHost& host, std::shared_ptr<EventChannel> events,
@@ -116,6 +118,7 @@ bool VerbsChannel::take_control(ControlMessage& out) noexcept {
 }
 
 bool VerbsChannel::arm() noexcept {
+  const Uncancellable as_a_whole;
   bool arrived = false;
   receive_mutex_.lock();
   repost();
@@ -143,6 +146,7 @@ bool VerbsChannel::arm() noexcept {
 }
 
 void VerbsChannel::drain() noexcept {
+  const Uncancellable as_a_whole;
   receive_mutex_.lock();
   // A request brings one event, so behind the last that is due there is nothing to be read; a thread
   // that is here has been told of one, due or not.

@@ -39,8 +39,7 @@ bool VerbsChannel::post(ibv_send_wr& request, bool signalled) noexcept {
     request.send_flags |= IBV_SEND_SIGNALED;
     last_signalled_ = number;
   }
-  ibv_send_wr* bad;
-  if (ibv_post_send(queues_.qp(), &request, &bad) == 0) return true;
+  if (queues_.post_send(request)) return true;
   request_failure(Reason::kQpError);
   return false;
 }
@@ -73,8 +72,7 @@ bool VerbsChannel::post_message(std::uint64_t from, std::uint64_t n) noexcept {
 
 bool VerbsChannel::post_by_reference() noexcept {
   const unsigned usual = std::exchange(data_request_.send_flags, 0U);
-  ibv_send_wr* bad;
-  const bool posted = ibv_post_send(queues_.qp(), &data_request_, &bad) == 0;
+  const bool posted = queues_.post_send(data_request_);
   data_request_.send_flags = usual;
   return posted;
 }
@@ -166,10 +164,8 @@ bool VerbsChannel::put(const void* from, std::size_t n) noexcept {
     tx_head_.store(head + n, kRelease);
     fill_in_message(at, head, n);
     last_stream_send_ = posted_sends_ = posted + 1;
-    ibv_send_wr* bad;
-    const bool sent = hardly_ever(n > queues_.max_inline())
-                          ? post_by_reference()
-                          : ibv_post_send(queues_.qp(), &data_request_, &bad) == 0;
+    const bool sent =
+        hardly_ever(n > queues_.max_inline()) ? post_by_reference() : queues_.post_send(data_request_);
     if (hardly_ever(!sent)) {
       request_failure(Reason::kQpError);
       plain_until_ = 0;
