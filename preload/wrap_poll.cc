@@ -67,8 +67,8 @@ struct Entry {
   bool held = false;       // no room, as the stream changes its carrier
   std::uint64_t frames = 0;  // PollPlan::frames, before the kernel was asked
   int kernel_index = -1;   // in the kernel's set: the program's descriptor itself
-  int channel_index = -1;  // and the channel's, of its own or for all that tell by edges
-  bool by_edge = false;
+  int channel_index = -1;  // and the channel's own
+  bool by_edge = false;    // it has none: it tells the thread's thread_edges_fd()
 };
 
 // One stream is waited for, by a thread that polls before it sleeps.
@@ -148,6 +148,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       Entry& e = entries[i];
       e.ready = 0;
       e.kernel_index = e.channel_index = -1;
+      e.by_edge = false;
       if (e.stream == nullptr) {
         e.kernel_index = static_cast<int>(used);
         kernel[used++] = {fds[i].fd, fds[i].events, 0};
@@ -166,16 +167,13 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
         kernel[used++] = {e.stream->fd(), plan.kernel_events, 0};
       }
       if (plan.channel_fd < 0) continue;
+      e.by_edge = Stream::sleeps_by_edge(plan);
+      if (e.by_edge && (ready_now > 0 || deadline == 0)) continue;  // nobody sleeps
       const pollfd entry = e.stream->sleep_entry(plan);
       deaf |= entry.fd < 0;
-      e.by_edge = Stream::sleeps_by_edge(plan);
-      if (e.by_edge && edges_index >= 0) {
-        e.channel_index = edges_index;
-      } else {
-        e.channel_index = static_cast<int>(used);
-        kernel[used++] = entry;
-      }
-      if (e.by_edge) edges_index = e.channel_index;
+      if (entry.fd < 0 || (e.by_edge && edges_index >= 0)) continue;
+      (e.by_edge ? edges_index : e.channel_index) = static_cast<int>(used);
+      kernel[used++] = entry;
     }
     std::int64_t until = ready_now > 0 ? 0 : deadline;
     if (deaf && ready_now == 0) until = std::min(until, sys::now_ns() + kDeafSliceNs);
@@ -212,7 +210,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     if (n > 0 && edges_index >= 0 && kernel[edges_index].revents != 0) {
       told = thread_edges::take([entries, count](std::uint64_t stream) {
         return std::any_of(entries, entries + count, [stream](const Entry& e) {
-          return e.channel_index >= 0 && e.by_edge && e.stream->id() == stream;
+          return e.stream != nullptr && e.stream->id() == stream;
         });
       });
     }
@@ -221,7 +219,7 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     for (nfds_t i = 0; i < count; ++i) {
       Entry& e = entries[i];
       short revents = e.ready;
-      if (e.channel_index >= 0 && e.by_edge) {
+      if (e.by_edge) {
         if (told.has(e.stream->id()) && e.stream->take_in_by_edge()) {
           revents |= e.stream->plan_poll(fds[i].events, Stream::Arm::kNever).ready;
         }

@@ -168,6 +168,8 @@ class StreamReadiness : public StreamTransitions {
   };
   Arrived claimed_ RR_GUARDED_BY(rx_mutex_);  // see claim_arrivals()
   std::atomic<unsigned> in_epoll_sets_{0};
+  // thread_edges::mark_of(), where a thread that has slept on several streams has put the channel last.
+  std::atomic<std::uint64_t> in_edges_{0};
   AdaptivePoller poller_;
 };
 

@@ -128,10 +128,13 @@ pollfd StreamReadiness::sleep_entry(const PollPlan& plan) noexcept {
   if (!sleeps_by_edge(plan)) return {plan.channel_fd, POLLIN, 0};
   const int edges = thread_edges_fd();
   if (edges < 0) return {-1, 0, 0};
+  const std::uint64_t mark = thread_edges::mark_of(plan.channel_generation);
+  if (in_edges_.load(std::memory_order_relaxed) == mark) return {edges, POLLIN, 0};
   MutexLock rx(rx_mutex_);
   // Else the number may be something else's by now. The thread's waiter is told of such a change.
   const bool same = channel_ != nullptr && channel_generation_ == plan.channel_generation;
   const bool there = same && thread_edges::watch(id(), plan.channel_fd, plan.channel_events);
+  if (there) in_edges_.store(mark, std::memory_order_relaxed);
   return {there ? edges : -1, POLLIN, 0};
 }
 

@@ -13,30 +13,42 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 
 #include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/waiter.h"
 
 namespace ringroad::thread_edges {
 
+inline constexpr unsigned kGenerationBits = 24;
+
 // Sees to it that `fd`, of the stream's channel, is there. REQUIRES: thread_edges_fd() >= 0.
 bool watch(std::uint64_t stream, int fd, std::uint32_t events) noexcept;
+
+// Says that this generation of a stream's channel is in the thread's instance, as that is now.
+inline std::uint64_t mark_of(std::uint64_t generation) noexcept {
+  constexpr std::uint64_t kGenerations = (std::uint64_t{1} << kGenerationBits) - 1;
+  return thread_edges_number() << kGenerationBits | (generation & kGenerations);
+}
 
 // Streams, by their id, whose channels have told something.
 struct Told {
   std::array<std::uint64_t, 16> streams;
   unsigned count = 0;
+  bool more = false;  // others too: each may have
 
   bool has(std::uint64_t stream) const noexcept {
-    return std::find(streams.begin(), streams.begin() + count, stream) != streams.begin() + count;
+    return more || std::find(streams.begin(), streams.begin() + count, stream) != streams.begin() + count;
   }
 };
-// Takes what the instance has to tell, the rest later. `sleeps_on(id)`: whether the thread sleeps on it.
+// Takes what the instance has to tell. `sleeps_on(id)`: whether the thread sleeps on it.
 template <typename SleepsOn>
 Told take(SleepsOn sleeps_on) noexcept;
 
 // Below: no business of a caller's.
 inline constexpr unsigned kIdBits = 40;
+// A peer could go on telling.
+inline constexpr unsigned kMostRounds = 4096;
 inline std::uint64_t stream_of(const epoll_event& event) noexcept {
   return event.data.u64 & ((std::uint64_t{1} << kIdBits) - 1);
 }
@@ -45,15 +57,22 @@ template <typename SleepsOn>
 Told take(SleepsOn sleeps_on) noexcept {
   Told told;
   epoll_event events[told.streams.size()];
-  const int n = sys::epoll_wait(thread_edges_fd(), events, static_cast<int>(told.streams.size()), 0);
-  for (int i = 0; i < n; ++i) {
-    const std::uint64_t stream = stream_of(events[i]);
-    if (sleeps_on(stream)) {
-      told.streams[told.count++] = stream;
-    } else {
-      // If the number is another channel's by now, that one is new again.
-      const int fd = static_cast<int>(events[i].data.u64 >> kIdBits);
-      sys::epoll_ctl(thread_edges_fd(), EPOLL_CTL_DEL, fd, nullptr);
+  constexpr int kMost = static_cast<int>(std::size(events));
+  int n = kMost;
+  for (unsigned round = 0; n == kMost && round < kMostRounds; ++round) {
+    n = sys::epoll_wait(thread_edges_fd(), events, kMost, 0);
+    for (int i = 0; i < n; ++i) {
+      const std::uint64_t stream = stream_of(events[i]);
+      if (told.count == told.streams.size()) {
+        told.more = true;
+      } else if (sleeps_on(stream)) {
+        told.streams[told.count++] = stream;
+      } else {
+        // If the number is another channel's by now, that one is new again.
+        const int fd = static_cast<int>(events[i].data.u64 >> kIdBits);
+        sys::epoll_ctl(thread_edges_fd(), EPOLL_CTL_DEL, fd, nullptr);
+        renumber_thread_edges();
+      }
     }
   }
   return told;

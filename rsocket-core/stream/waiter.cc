@@ -16,6 +16,8 @@ namespace {
 // not allocate. 0 means none yet (descriptor 0 is never a private one).
 __attribute__((tls_model("initial-exec"))) thread_local int tls_wake_fd = 0;
 __attribute__((tls_model("initial-exec"))) thread_local int tls_edges_fd = 0;
+__attribute__((tls_model("initial-exec"))) thread_local std::uint64_t tls_edges_number = 0;
+std::atomic<std::uint64_t> edges_numbers{0};
 
 pthread_key_t exit_key;
 pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
@@ -66,6 +68,7 @@ int take_over_wake_fd() noexcept {
     }
     own_entry = &entry;
     tls_edges_fd = entry.edges.load(std::memory_order_relaxed);
+    renumber_thread_edges();
     const int fd = entry.fd.load(std::memory_order_relaxed);
     sys::drain_eventfd(fd);
     return fd;
@@ -135,13 +138,21 @@ int thread_wake_fd() noexcept {
 
 int thread_edges_fd() noexcept {
   if (tls_edges_fd > 0) return tls_edges_fd;
+  if (tls_wake_fd <= 0) return -1;  // nobody would close it
   const signals::DeferHandlers whole;
   const int fd =
       above_limit(sys::open_high_or_low([&] { return sys::epoll_create1(EPOLL_CLOEXEC); }));
   if (fd <= 0) return -1;
   if (own_entry != nullptr) own_entry->edges.store(fd, std::memory_order_relaxed);
   tls_edges_fd = fd;
+  renumber_thread_edges();
   return fd;
+}
+
+std::uint64_t thread_edges_number() noexcept { return tls_edges_number; }
+
+void renumber_thread_edges() noexcept {
+  tls_edges_number = edges_numbers.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 void close_thread_wake_fd() noexcept {

@@ -21,8 +21,12 @@ namespace ringroad {
 // thread ends; -1 with errno when there is none to be had.
 int thread_wake_fd() noexcept;
 // The same of its epoll instance for channels that tell by edges (thread_edges.h).
-// REQUIRES: thread_wake_fd() >= 0.
+// -1 also where thread_wake_fd() was.
 int thread_edges_fd() noexcept;
+// Names that instance as it is: no other has the number, and none has had it.
+std::uint64_t thread_edges_number() noexcept;
+// Something was taken out.
+void renumber_thread_edges() noexcept;
 // The thread needs neither any more.
 void close_thread_wake_fd() noexcept;
 // In the child of a fork: the parent's descriptors are shared with it and must not be used.

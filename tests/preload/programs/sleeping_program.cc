@@ -1,5 +1,5 @@
-// sleeping_program recv|poll|epoll MESSAGES: what a message costs whose receiver sleeps, for strace. This
-// process and a child of it send each other so many in turns, each when the other is asleep.
+// sleeping_program recv|poll|polls|epoll MESSAGES: what a message costs whose receiver sleeps, for strace.
+// This process and a child of it send each other so many in turns, each when the other is asleep.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -31,8 +31,10 @@ class Receiver {
 
   void receive() {
     pollfd one{fd_, POLLIN, 0};
+    pollfd some[] = {one, one, one, one};
     epoll_event events[8];
     if (how_ == "poll" && poll(&one, 1, -1) != 1) fail("poll");
+    if (how_ == "polls" && poll(some, 4, -1) != 4) fail("poll");
     if (how_ == "epoll" && epoll_wait(epoll_, events, 8, -1) != 1) fail("epoll_wait");
     char bytes[kBytes];
     if (recv(fd_, bytes, kBytes, 0) != static_cast<ssize_t>(kBytes)) fail("recv");

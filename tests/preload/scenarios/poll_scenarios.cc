@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <vector>
 
 #include "tests/preload/drivers/actor.h"
 
@@ -162,6 +163,32 @@ SCENARIO(poll_sleeps_until_something_comes, kStaysOnChannel) {
     a.sync();
     a.sync();
     a.send(fd, "two");
+    a.sync();
+  }
+  a.sync();
+}
+
+// By the time that the thread looks, all of them have something to tell.
+SCENARIO(poll_tells_of_all_that_came_while_it_was_stopped, kStaysOnChannel) {
+  constexpr std::size_t kStreams = 24;
+  std::vector<pollfd> set;
+  for (std::size_t i = 0; i < kStreams; ++i) set.push_back({a.stream(), POLLIN, 0});
+  const int first = set.front().fd;
+  if (a.is_server()) {
+    const pid_t own = ::getpid();
+    if (::send(first, &own, sizeof own, 0) != sizeof own) a.log("no number");
+    a.sync();
+    a.log("poll: %d", ::poll(set.data(), set.size(), -1));
+    a.sync();
+    a.log("poll: %d", ::poll(set.data(), set.size(), 0));
+  } else {
+    pid_t other = 0;
+    if (::recv(first, &other, sizeof other, MSG_WAITALL) != sizeof other) a.log("no number");
+    a.sync();
+    ::usleep(100'000);  // that it sleeps, mostly
+    ::kill(other, SIGSTOP);
+    for (const pollfd& one : set) ::send(one.fd, "x", 1, 0);
+    ::kill(other, SIGCONT);
     a.sync();
   }
   a.sync();
