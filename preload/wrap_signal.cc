@@ -10,6 +10,7 @@
 #include "preload/process_state.h"
 #include "preload/real.h"
 #include "rsocket-core/base/signals.h"
+#include "rsocket-core/stream/waiter.h"
 
 namespace {
 
@@ -67,11 +68,13 @@ void run_or_put_off(int signo, siginfo_t* info, void* context) {
   jumps::HandlerFrame frame;
   frame.begin();
   const Handler handler = own.handler.load(std::memory_order_relaxed);
+  const bool begun = handler_begins();
   if (cancellation::inside || signals::thread_state.depth != 0) {
     run_inside(handler, signo, info, context);
   } else {
     handler(signo, info, context);
   }
+  handler_has_ended(begun);
   frame.end();
   // Whatever ran inside of it did not interrupt what it has interrupted.
   const bool restarts = (own.flags.load(std::memory_order_relaxed) & SA_RESTART) != 0;

@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 
+#include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "rsocket-core/base/above_limit.h"
 #include "rsocket-core/base/futex.h"
@@ -18,6 +20,8 @@ __attribute__((tls_model("initial-exec"))) thread_local int tls_wake_fd = 0;
 __attribute__((tls_model("initial-exec"))) thread_local int tls_edges_fd = 0;
 __attribute__((tls_model("initial-exec"))) thread_local std::uint64_t tls_edges_number = 0;
 std::atomic<std::uint64_t> edges_numbers{0};
+// Since the thread's innermost handler began: it has asked for its eventfd, to sleep.
+__attribute__((tls_model("initial-exec"))) thread_local bool tls_sleeps = false;
 
 pthread_key_t exit_key;
 pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
@@ -115,6 +119,7 @@ void make_exit_key() noexcept {
 }  // namespace
 
 int thread_wake_fd() noexcept {
+  tls_sleeps = true;
   if (tls_wake_fd > 0) return tls_wake_fd;
   // A handler here would find the entry taken and the number not known.
   const signals::DeferHandlers whole;
@@ -153,6 +158,17 @@ std::uint64_t thread_edges_number() noexcept { return tls_edges_number; }
 
 void renumber_thread_edges() noexcept {
   tls_edges_number = edges_numbers.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+bool handler_begins() noexcept { return std::exchange(tls_sleeps, false); }
+
+void handler_has_ended(bool begun) noexcept {
+  if (hardly_ever(tls_sleeps) && tls_wake_fd > 0) {
+    const int saved = errno;
+    sys::signal_eventfd(tls_wake_fd);
+    errno = saved;
+  }
+  tls_sleeps = tls_sleeps || begun;
 }
 
 void close_thread_wake_fd() noexcept {

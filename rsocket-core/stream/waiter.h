@@ -27,6 +27,11 @@ int thread_edges_fd() noexcept;
 std::uint64_t thread_edges_number() noexcept;
 // Something was taken out.
 void renumber_thread_edges() noexcept;
+// A handler of a signal runs in the calling thread between the two. A handler that sleeps may take what was to
+// wake the call that it has interrupted, and that call may be about to sleep. So it is woken, to look again.
+// No object with a destructor: a handler may end its thread, whose stack is unwound past here.
+bool handler_begins() noexcept;
+void handler_has_ended(bool begun) noexcept;  // what handler_begins() has said
 // The thread needs neither any more.
 void close_thread_wake_fd() noexcept;
 // In the child of a fork: the parent's descriptors are shared with it and must not be used.

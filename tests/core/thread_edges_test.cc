@@ -3,6 +3,7 @@
 #include <thread>
 #include <vector>
 
+#include "rsocket-core/base/sys.h"
 #include "rsocket-core/stream/thread_edges.h"
 #include "rsocket-core/stream/waiter.h"
 #include "tests/core/stream_pair.h"
@@ -87,6 +88,25 @@ TEST(ThreadEdges, TellOfMoreStreamsThanHaveAPlaceInTheAnswer) {
   const thread_edges::Told told = take_all_edges();
   for (const auto& pair : pairs) EXPECT_TRUE(told.has(pair->b->id()));
   EXPECT_FALSE(readable(thread_edges_fd(), 0));
+}
+
+// Between its look and its sleep.
+TEST(ThreadEdges, ACallThatAHandlerInterruptsIsWokenOfWhatTheHandlerTakes) {
+  StreamPair p;
+  p.promote();
+  ASSERT_GE(thread_wake_fd(), 0);
+  sleep_by_edge(*p.b);
+  take_all_edges();
+  sleep_by_edge(*p.b);
+  handler_has_ended(handler_begins());
+  EXPECT_FALSE(readable(thread_wake_fd(), 0));
+  const bool begun = handler_begins();
+  EXPECT_EQ(1, send_text(*p.a, "x"));
+  sys::drain_eventfd(thread_wake_fd());
+  take_all_edges();
+  handler_has_ended(begun);
+  EXPECT_TRUE(readable(thread_wake_fd(), 0));
+  sys::drain_eventfd(thread_wake_fd());
 }
 
 }  // namespace

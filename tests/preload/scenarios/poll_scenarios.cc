@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <csignal>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "tests/preload/drivers/actor.h"
@@ -13,6 +15,14 @@ namespace ringroad::test {
 namespace {
 
 constexpr short kAll = POLLIN | POLLOUT | POLLRDHUP | POLLPRI;
+
+bool is_stopped(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name_end = text.rfind(") ");
+  return name_end == std::string::npos || text[name_end + 2] == 'T';
+}
 
 }  // namespace
 
@@ -187,6 +197,7 @@ SCENARIO(poll_tells_of_all_that_came_while_it_was_stopped, kStaysOnChannel) {
     a.sync();
     ::usleep(100'000);  // that it sleeps, mostly
     ::kill(other, SIGSTOP);
+    while (!is_stopped(other)) ::usleep(1000);
     for (const pollfd& one : set) ::send(one.fd, "x", 1, 0);
     ::kill(other, SIGCONT);
     a.sync();
