@@ -2,7 +2,7 @@
 //
 // A set without streams is libc's call, untouched. A set with streams becomes the kernel's ppoll()
 // over: the program's other descriptors; each stream's TCP socket (for the directions that the
-// kernel carries) and channel descriptor (for the rest); and the calling thread's eventfd.
+// kernel carries) and channel descriptor (for the rest); and the calling thread's own.
 #include <poll.h>
 #include <sys/syscall.h>
 
@@ -68,7 +68,7 @@ struct Entry {
   std::uint64_t frames = 0;  // PollPlan::frames, before the kernel was asked
   int kernel_index = -1;   // in the kernel's set: the program's descriptor itself
   int channel_index = -1;  // and the channel's own
-  bool by_edge = false;    // it has none: it tells the thread's thread_edges_fd()
+  bool by_edge = false;    // it has none: it tells the thread's own
 };
 
 // One stream is waited for, by a thread that polls before it sleeps.
@@ -142,7 +142,6 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
     nfds_t used = 0;
     kernel[used++] = {wake_fd, POLLIN, 0};
     int ready_now = 0;
-    int edges_index = -1;
     bool deaf = wake_fd < 0;
     for (nfds_t i = 0; i < count; ++i) {
       Entry& e = entries[i];
@@ -166,14 +165,14 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
         e.kernel_index = static_cast<int>(used);
         kernel[used++] = {e.stream->fd(), plan.kernel_events, 0};
       }
-      if (plan.channel_fd < 0) continue;
       e.by_edge = Stream::sleeps_by_edge(plan);
-      if (e.by_edge && (ready_now > 0 || deadline == 0)) continue;  // nobody sleeps
-      const pollfd entry = e.stream->sleep_entry(plan);
-      deaf |= entry.fd < 0;
-      if (entry.fd < 0 || (e.by_edge && edges_index >= 0)) continue;
-      (e.by_edge ? edges_index : e.channel_index) = static_cast<int>(used);
-      kernel[used++] = entry;
+      if (e.by_edge) {
+        const bool sleeps = ready_now == 0 && deadline != 0;
+        if (sleeps && !e.stream->watch_by_edge(plan, wake_fd)) deaf = true;
+      } else if (plan.channel_fd >= 0) {
+        e.channel_index = static_cast<int>(used);
+        kernel[used++] = {plan.channel_fd, POLLIN, 0};
+      }
     }
     std::int64_t until = ready_now > 0 ? 0 : deadline;
     if (deaf && ready_now == 0) until = std::min(until, sys::now_ns() + kDeafSliceNs);
@@ -205,10 +204,9 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       errno = sleep_errno;
       return -1;
     }
-    if (n > 0 && kernel[0].revents != 0) sys::drain_eventfd(wake_fd);
     thread_edges::Told told;
-    if (n > 0 && edges_index >= 0 && kernel[edges_index].revents != 0) {
-      told = thread_edges::take([entries, count](std::uint64_t stream) {
+    if (n > 0 && kernel[0].revents != 0) {
+      told = thread_edges::take(wake_fd, [entries, count](std::uint64_t stream) {
         return std::any_of(entries, entries + count, [stream](const Entry& e) {
           return e.stream != nullptr && e.stream->id() == stream;
         });

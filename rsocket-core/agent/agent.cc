@@ -309,7 +309,7 @@ void Agent::leave_all(Reason reason, std::int64_t timeout_ns) noexcept {
       if (!stream->settled() && left > 0) {
         pollfd fds{waiter.wake_fd, POLLIN, 0};
         timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
-        if (sys::ppoll(&fds, 1, &timeout, nullptr) > 0) sys::drain_eventfd(waiter.wake_fd);
+        if (sys::ppoll(&fds, 1, &timeout, nullptr) > 0) clear_wake(waiter.wake_fd);
       }
       stream->waiters().remove(waiter);
     }

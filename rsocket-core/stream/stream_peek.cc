@@ -99,8 +99,9 @@ ssize_t Stream::peek_all(const iovec* iov, int count_iov, int flags) noexcept {
     pollfd fds[3];
     nfds_t count = 0;
     fds[count++] = {waiter.wake_fd, POLLIN, 0};  // a negative number is passed over
-    if (plan.channel_fd >= 0) fds[count++] = sleep_entry(plan);
-    const bool half_deaf = plan.channel_fd >= 0 && fds[1].fd < 0;
+    const bool by_edge = sleeps_by_edge(plan);
+    const bool half_deaf = by_edge && !watch_by_edge(plan, waiter.wake_fd);
+    if (plan.channel_fd >= 0 && !by_edge) fds[count++] = {plan.channel_fd, POLLIN, 0};
     fds[count++] = {arrivals.fd(), POLLIN, 0};
     const std::int64_t soon = sys::now_ns() + kDeafSliceNs;
     const std::int64_t until = deaf || half_deaf ? std::min(deadline, soon) : deadline;
@@ -108,8 +109,8 @@ ssize_t Stream::peek_all(const iovec* iov, int count_iov, int flags) noexcept {
     const int sleep_errno = errno;
     listed.leave();
     if (n > 0) {
-      if (fds[0].revents != 0) sys::drain_eventfd(waiter.wake_fd);
-      if (plan.channel_fd >= 0 && fds[1].revents != 0) after_sleep_by(plan);
+      if (fds[0].revents != 0) after_wake(waiter.wake_fd);
+      if (plan.channel_fd >= 0 && !by_edge && fds[1].revents != 0) after_sleep();
       continue;
     }
     if (n == 0 && until != deadline) continue;

@@ -30,7 +30,7 @@ class StreamReadiness : public StreamTransitions {
     bool on_channel = false;  // a channel has something to do with it
     bool frozen = false;      // no room only until a switch is through
     bool ended = false;       // the peer's direction has ended, or will where it is known
-    int channel_fd = -1;      // armed; put it into the set, as sleep_entry() says
+    int channel_fd = -1;      // armed; put it into the set, unless sleeps_by_edge()
     std::uint32_t channel_events = 0;  // Channel::wait_events()
     // For a caller that reports changes only: a difference from the last time is one.
     std::uint64_t arrivals = 0;   // bytes that ever came over the channel
@@ -88,12 +88,14 @@ class StreamReadiness : public StreamTransitions {
   static constexpr int kNoWord = -2;
   int sleep_on_word(ThreadWaiter& waiter, short events, std::int64_t deadline_ns, Sleep kind,
                     bool ends_by_signal) noexcept;
-  // The channel's part of a set for ppoll(2). A negative number: the thread has to look again soon.
-  // REQUIRES: plan.channel_fd >= 0.
-  pollfd sleep_entry(const PollPlan& plan) noexcept;
-  static bool sleeps_by_edge(const PollPlan& plan) noexcept { return (plan.channel_events & EPOLLET) != 0; }
-  // After a sleep that such an entry ended.
-  void after_sleep_by(const PollPlan& plan) noexcept;
+  // Whether the channel is no part of a set for ppoll(2): watch_by_edge() has it tell the thread's wake_fd.
+  // False: it does not, and the thread has to look again soon.
+  static bool sleeps_by_edge(const PollPlan& plan) noexcept {
+    return plan.channel_fd >= 0 && (plan.channel_events & EPOLLET) != 0;
+  }
+  bool watch_by_edge(const PollPlan& plan, int wake_fd) noexcept;
+  // After a sleep on this stream alone that its wake_fd ended.
+  void after_wake(int wake_fd) noexcept;
   // After a sleep: takes the channel's wake-up in, and tells the other waiters. `taker`: an item of an
   // EpollSet, which sleeps by edges.
   void after_sleep(const Waiter* taker = nullptr) noexcept;

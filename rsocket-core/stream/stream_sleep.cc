@@ -108,7 +108,7 @@ int StreamReadiness::sleep_on_word(ThreadWaiter& waiter, short events, std::int6
                                    bool ends_by_signal) noexcept {
   if (!arm_word(events, waiter.on)) return kNoWord;
   if (!waiters_.sleeps_on_word(waiter)) {
-    sys::drain_eventfd(waiter.wake_fd);
+    clear_wake(waiter.wake_fd);
     return 1;
   }
   timespec timeout{kLongS, 0};
@@ -124,24 +124,22 @@ int StreamReadiness::sleep_on_word(ThreadWaiter& waiter, short events, std::int6
   return n;
 }
 
-pollfd StreamReadiness::sleep_entry(const PollPlan& plan) noexcept {
-  if (!sleeps_by_edge(plan)) return {plan.channel_fd, POLLIN, 0};
-  const int edges = thread_edges_fd();
-  if (edges < 0) return {-1, 0, 0};
+bool StreamReadiness::watch_by_edge(const PollPlan& plan, int wake_fd) noexcept {
+  if (wake_fd < 0) return false;
   const std::uint64_t mark = thread_edges::mark_of(plan.channel_generation);
-  if (in_edges_.load(std::memory_order_relaxed) == mark) return {edges, POLLIN, 0};
+  if (in_edges_.load(std::memory_order_relaxed) == mark) return true;
   MutexLock rx(rx_mutex_);
   // Else the number may be something else's by now. The thread's waiter is told of such a change.
   const bool same = channel_ != nullptr && channel_generation_ == plan.channel_generation;
-  const bool there = same && thread_edges::watch(id(), plan.channel_fd, plan.channel_events);
+  const bool there = same && thread_edges::watch(wake_fd, id(), plan.channel_fd, plan.channel_events);
   if (there) in_edges_.store(mark, std::memory_order_relaxed);
-  return {there ? edges : -1, POLLIN, 0};
+  return there;
 }
 
-void StreamReadiness::after_sleep_by(const PollPlan& plan) noexcept {
-  if (!sleeps_by_edge(plan)) return after_sleep();
+void StreamReadiness::after_wake(int wake_fd) noexcept {
   const std::uint64_t own = id();
-  if (thread_edges::take([own](std::uint64_t stream) { return stream == own; }).count > 0) take_in_by_edge();
+  const auto is_own = [own](std::uint64_t stream) { return stream == own; };
+  if (thread_edges::take(wake_fd, is_own).count > 0) take_in_by_edge();
 }
 
 bool StreamReadiness::sleep_early(int fd, WaitList& waiters, const DeferredSelector& use) noexcept {
@@ -156,7 +154,7 @@ bool StreamReadiness::sleep_early(int fd, WaitList& waiters, const DeferredSelec
     const int sleep_errno = errno;
     listed.leave();
     if (n > 0) {
-      if (fds[0].revents != 0) sys::drain_eventfd(waiter.wake_fd);
+      if (fds[0].revents != 0) clear_wake(waiter.wake_fd);
       return true;
     }
     if (n < 0 && sleep_errno == EINTR && restarts()) continue;
@@ -186,8 +184,11 @@ bool StreamReadiness::sleep_until_ready(short events, std::int64_t deadline_ns, 
       if (plan.ready != 0) return true;
       nfds_t count = 0;
       fds[count++] = {waiter.wake_fd, POLLIN, 0};  // a negative number is passed over
-      if (plan.channel_fd >= 0) fds[count++] = sleep_entry(plan);
-      if (plan.channel_fd >= 0 && fds[1].fd < 0) until = std::min(deadline_ns, sys::now_ns() + kDeafSliceNs);
+      if (sleeps_by_edge(plan)) {
+        if (!watch_by_edge(plan, waiter.wake_fd)) until = std::min(deadline_ns, sys::now_ns() + kDeafSliceNs);
+      } else if (plan.channel_fd >= 0) {
+        fds[count++] = {plan.channel_fd, POLLIN, 0};
+      }
       if (plan.use_kernel) fds[count++] = {fd(), plan.kernel_events, 0};
       n = kind == Sleep::kCancellable ? sleep_as_program(fds, count, until)
                                       : sleep_by(held, fds, count, until);
@@ -195,8 +196,8 @@ bool StreamReadiness::sleep_until_ready(short events, std::int64_t deadline_ns, 
     const int sleep_errno = errno;
     listed.leave();
     if (n > 0) {
-      if (fds[0].revents != 0) sys::drain_eventfd(waiter.wake_fd);
-      if (plan.channel_fd >= 0 && fds[1].revents != 0) after_sleep_by(plan);
+      if (fds[0].revents != 0) after_wake(waiter.wake_fd);
+      if (plan.channel_fd >= 0 && !sleeps_by_edge(plan) && fds[1].revents != 0) after_sleep();
       return true;
     }
     if (n == 0 && until != deadline_ns) return true;
@@ -258,7 +259,7 @@ void StreamReadiness::sleep_while_held(std::int64_t deadline) noexcept {
     held = tx_is_held();
     pollfd fds{waiter.wake_fd, POLLIN, 0};
     const int n = held ? sleep_on(&fds, 1, deadline) : 0;
-    if (n > 0) sys::drain_eventfd(waiter.wake_fd);
+    if (n > 0) clear_wake(waiter.wake_fd);
     held = held && goes_on_after(n);
     waiters_.remove(waiter);
   }
@@ -285,7 +286,7 @@ void StreamReadiness::wait_promoted(std::int64_t timeout_ns) noexcept {
     }
     pollfd fds{waiter.wake_fd, POLLIN, 0};
     const int n = sleep_on(&fds, 1, refused ? std::min(deadline, sys::now_ns() + kAskAgainNs) : deadline);
-    if (n > 0) sys::drain_eventfd(waiter.wake_fd);
+    if (n > 0) clear_wake(waiter.wake_fd);
     const bool ends = !goes_on_after(n);
     waiters_.remove(waiter);
     if (ends) break;
@@ -326,7 +327,7 @@ void StreamReadiness::sleep_until_on_kernel(std::int64_t timeout_ns, bool can_be
       const bool blind = waiter.wake_fd < 0 || kernels;
       const int n = blind ? sleep_on(nullptr, 0, std::min(deadline, now + kLookAgainNs))
                           : sleep_on(&fds, 1, deadline);
-      if (n > 0) sys::drain_eventfd(waiter.wake_fd);
+      if (n > 0) clear_wake(waiter.wake_fd);
       ends = !goes_on_after(n);
     }
     if (waiter.wake_fd >= 0) waiters_.remove(waiter);

@@ -1,5 +1,5 @@
 // Channels that tell of a wake-up by an edge alone (Channel::wait_events()), for a thread that sleeps in
-// ppoll(2): they are in an epoll instance of the thread's, thread_edges_fd(), and it sleeps on that.
+// ppoll(2): they are in the instance on which it sleeps, thread_wake_fd().
 //
 // A channel stays there from one sleep to the next. A new one tells at once, without a wake-up: the thread
 // looks and sleeps again. One that the thread sleeps on no more is taken out when it tells something.
@@ -22,13 +22,13 @@ namespace ringroad::thread_edges {
 
 inline constexpr unsigned kGenerationBits = 24;
 
-// Sees to it that `fd`, of the stream's channel, is there. REQUIRES: thread_edges_fd() >= 0.
-bool watch(std::uint64_t stream, int fd, std::uint32_t events) noexcept;
+// Sees to it that `fd`, of the stream's channel, is in the instance.
+bool watch(int wake_fd, std::uint64_t stream, int fd, std::uint32_t events) noexcept;
 
 // Says that this generation of a stream's channel is in the thread's instance, as that is now.
 inline std::uint64_t mark_of(std::uint64_t generation) noexcept {
   constexpr std::uint64_t kGenerations = (std::uint64_t{1} << kGenerationBits) - 1;
-  return thread_edges_number() << kGenerationBits | (generation & kGenerations);
+  return thread_wake_number() << kGenerationBits | (generation & kGenerations);
 }
 
 // Streams, by their id, whose channels have told something.
@@ -43,7 +43,7 @@ struct Told {
 };
 // Takes what the instance has to tell. `sleeps_on(id)`: whether the thread sleeps on it.
 template <typename SleepsOn>
-Told take(SleepsOn sleeps_on) noexcept;
+Told take(int wake_fd, SleepsOn sleeps_on) noexcept;
 
 // Below: no business of a caller's.
 inline constexpr unsigned kIdBits = 40;
@@ -54,15 +54,16 @@ inline std::uint64_t stream_of(const epoll_event& event) noexcept {
 }
 
 template <typename SleepsOn>
-Told take(SleepsOn sleeps_on) noexcept {
+Told take(int wake_fd, SleepsOn sleeps_on) noexcept {
   Told told;
   epoll_event events[told.streams.size()];
   constexpr int kMost = static_cast<int>(std::size(events));
   int n = kMost;
   for (unsigned round = 0; n == kMost && round < kMostRounds; ++round) {
-    n = sys::epoll_wait(thread_edges_fd(), events, kMost, 0);
+    n = sys::epoll_wait(wake_fd, events, kMost, 0);
     for (int i = 0; i < n; ++i) {
       const std::uint64_t stream = stream_of(events[i]);
+      if (stream == 0) continue;  // wake_thread()
       if (told.count == told.streams.size()) {
         told.more = true;
       } else if (sleeps_on(stream)) {
@@ -70,8 +71,8 @@ Told take(SleepsOn sleeps_on) noexcept {
       } else {
         // If the number is another channel's by now, that one is new again.
         const int fd = static_cast<int>(events[i].data.u64 >> kIdBits);
-        sys::epoll_ctl(thread_edges_fd(), EPOLL_CTL_DEL, fd, nullptr);
-        renumber_thread_edges();
+        sys::epoll_ctl(wake_fd, EPOLL_CTL_DEL, fd, nullptr);
+        renumber_thread_wake();
       }
     }
   }

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <iterator>
 #include <utility>
 
 #include "rsocket-core/base/above_limit.h"
@@ -17,10 +18,9 @@ namespace {
 // initial-exec: the object is preloaded, never dlopen'ed, so an access is one instruction and can
 // not allocate. 0 means none yet (descriptor 0 is never a private one).
 __attribute__((tls_model("initial-exec"))) thread_local int tls_wake_fd = 0;
-__attribute__((tls_model("initial-exec"))) thread_local int tls_edges_fd = 0;
-__attribute__((tls_model("initial-exec"))) thread_local std::uint64_t tls_edges_number = 0;
-std::atomic<std::uint64_t> edges_numbers{0};
-// Since the thread's innermost handler began: it has asked for its eventfd, to sleep.
+__attribute__((tls_model("initial-exec"))) thread_local std::uint64_t tls_wake_number = 0;
+std::atomic<std::uint64_t> wake_numbers{0};
+// Since the thread's innermost handler began: it has asked for its descriptor, to sleep.
 __attribute__((tls_model("initial-exec"))) thread_local bool tls_sleeps = false;
 
 pthread_key_t exit_key;
@@ -34,12 +34,45 @@ int sleep_by(SleepCall way, pollfd* fds, nfds_t count, const timespec* timeout) 
   return sys::ppoll(fds, count, timeout != nullptr ? &copy : nullptr, nullptr);
 }
 
-// Whose the descriptors are. A thread that ends by exit(2) itself, not through libc, leaves them behind, and
-// another takes them over.
+// An eventfd of this process that is readable at all times. It is in each thread's instance, by edges, and to
+// register it again there is an edge: so one descriptor does for what wakes a thread and what it sleeps on.
+std::atomic<int> bell_fd{-1};
+
+int bell() noexcept {
+  int known = bell_fd.load(std::memory_order_acquire);
+  if (known >= 0) return known;
+  const int made =
+      above_limit(sys::open_high_or_low([] { return sys::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK); }));
+  if (made < 0 || bell_fd.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
+  sys::close_quietly(made);
+  return known;
+}
+
+void close_bell() noexcept {
+  if (const int fd = bell_fd.exchange(-1); fd >= 0) sys::close_quietly(fd);
+}
+
+bool ring(int instance, int op) noexcept {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  return sys::epoll_ctl(instance, op, bell(), &event) == 0;
+}
+
+int make_instance() noexcept {
+  const int fd = above_limit(sys::open_high_or_low([] { return sys::epoll_create1(EPOLL_CLOEXEC); }));
+  if (fd <= 0) return -1;
+  if (ring(fd, EPOLL_CTL_ADD)) return fd;
+  const int saved = errno;
+  sys::close_quietly(fd);
+  errno = saved;
+  return -1;
+}
+
+// Whose the descriptors are. A thread that ends by exit(2) itself, not through libc, leaves one behind, which
+// another takes over.
 struct Owned {
   std::atomic<pid_t> thread{0};  // 0: nobody's; -1: it is being entered
   std::atomic<int> fd{-1};
-  std::atomic<int> edges{0};  // 0: none yet
 };
 constexpr unsigned kMostOwned = 4096;  // of more threads nobody asks
 Owned owned[kMostOwned];
@@ -71,11 +104,7 @@ int take_over_wake_fd() noexcept {
       continue;
     }
     own_entry = &entry;
-    tls_edges_fd = entry.edges.load(std::memory_order_relaxed);
-    renumber_thread_edges();
-    const int fd = entry.fd.load(std::memory_order_relaxed);
-    sys::drain_eventfd(fd);
-    return fd;
+    return entry.fd.load(std::memory_order_relaxed);
   }
   return -1;
 }
@@ -85,7 +114,6 @@ void enter_owned(int fd) noexcept {
     pid_t nobody = 0;
     if (!owned[i].thread.compare_exchange_strong(nobody, -1, std::memory_order_acq_rel)) continue;
     owned[i].fd.store(fd, std::memory_order_relaxed);
-    owned[i].edges.store(0, std::memory_order_relaxed);
     owned[i].thread.store(this_thread(), std::memory_order_release);
     own_entry = &owned[i];
     owners.fetch_add(1, std::memory_order_relaxed);
@@ -96,11 +124,9 @@ void enter_owned(int fd) noexcept {
   }
 }
 
-void close_descriptors() noexcept {
-  for (int* fd : {&tls_wake_fd, &tls_edges_fd}) {
-    if (*fd > 0) sys::close_quietly(*fd);
-    *fd = 0;
-  }
+void close_own_instance() noexcept {
+  if (tls_wake_fd > 0) sys::close_quietly(tls_wake_fd);
+  tls_wake_fd = 0;
 }
 
 void close_on_thread_exit(void*) noexcept {
@@ -109,7 +135,7 @@ void close_on_thread_exit(void*) noexcept {
     owners.fetch_sub(1, std::memory_order_relaxed);
     own_entry = nullptr;
   }
-  close_descriptors();
+  close_own_instance();
 }
 
 void make_exit_key() noexcept {
@@ -125,11 +151,12 @@ int thread_wake_fd() noexcept {
   const signals::DeferHandlers whole;
   int fd = take_over_wake_fd();
   if (fd <= 0) {
-    fd = above_limit(
-        sys::open_high_or_low([&] { return sys::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }));
+    fd = make_instance();
     if (fd <= 0) return -1;
     enter_owned(fd);
   }
+  renumber_thread_wake();
+  clear_wake(fd);
   pthread_once(&exit_key_once, make_exit_key);
   if (!have_exit_key || pthread_setspecific(exit_key, &exit_key) != 0) {
     tls_wake_fd = fd;
@@ -141,39 +168,39 @@ int thread_wake_fd() noexcept {
   return fd;
 }
 
-int thread_edges_fd() noexcept {
-  if (tls_edges_fd > 0) return tls_edges_fd;
-  if (tls_wake_fd <= 0) return -1;  // nobody would close it
-  const signals::DeferHandlers whole;
-  const int fd =
-      above_limit(sys::open_high_or_low([&] { return sys::epoll_create1(EPOLL_CLOEXEC); }));
-  if (fd <= 0) return -1;
-  if (own_entry != nullptr) own_entry->edges.store(fd, std::memory_order_relaxed);
-  tls_edges_fd = fd;
-  renumber_thread_edges();
-  return fd;
+void wake_thread(int wake_fd) noexcept {
+  const int saved = errno;
+  // It has the bell, but for one that was made as the last one closed it.
+  if (!ring(wake_fd, EPOLL_CTL_MOD) && errno == ENOENT) ring(wake_fd, EPOLL_CTL_ADD);
+  errno = saved;
 }
 
-std::uint64_t thread_edges_number() noexcept { return tls_edges_number; }
+void clear_wake(int wake_fd) noexcept {
+  const int saved = errno;
+  epoll_event events[16];
+  constexpr int kMost = static_cast<int>(std::size(events));
+  while (sys::epoll_wait(wake_fd, events, kMost, 0) == kMost) {
+  }
+  errno = saved;
+}
 
-void renumber_thread_edges() noexcept {
-  tls_edges_number = edges_numbers.fetch_add(1, std::memory_order_relaxed) + 1;
+std::uint64_t thread_wake_number() noexcept { return tls_wake_number; }
+
+void renumber_thread_wake() noexcept {
+  tls_wake_number = wake_numbers.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 bool handler_begins() noexcept { return std::exchange(tls_sleeps, false); }
 
 void handler_has_ended(bool begun) noexcept {
-  if (hardly_ever(tls_sleeps) && tls_wake_fd > 0) {
-    const int saved = errno;
-    sys::signal_eventfd(tls_wake_fd);
-    errno = saved;
-  }
+  if (hardly_ever(tls_sleeps) && tls_wake_fd > 0) wake_thread(tls_wake_fd);
   tls_sleeps = tls_sleeps || begun;
 }
 
 void close_thread_wake_fd() noexcept {
   const signals::DeferHandlers whole;
   close_on_thread_exit(nullptr);
+  if (owners.load(std::memory_order_relaxed) == 0) close_bell();
 }
 
 void forget_wake_fds_after_fork() noexcept {
@@ -182,7 +209,8 @@ void forget_wake_fds_after_fork() noexcept {
   }
   owners.store(0, std::memory_order_relaxed);
   own_entry = nullptr;
-  close_descriptors();
+  close_own_instance();
+  close_bell();
 }
 
 void set_sleep(const SleepCalls& calls) noexcept { sleep_calls = calls; }
@@ -231,7 +259,7 @@ void WaitList::wake_those(short events, const Waiter* except, bool in_place) noe
       sys::futex_ring(*static_cast<ThreadWaiter&>(waiter).on.word);
     } else {
       waiter.sleeps = Waiter::Sleeps::kNoMore;
-      sys::signal_eventfd(waiter.wake_fd);
+      wake_thread(waiter.wake_fd);
     }
   }
 }

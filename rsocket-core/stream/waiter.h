@@ -1,9 +1,9 @@
 // A thread that sleeps until something about a stream changes.
 //
 // Sleepers wait in the kernel on the stream's own descriptors (its TCP socket or its channel's
-// wait_fd) *and* on one eventfd of their thread. The eventfd is how another thread of the process
-// (the agent, a shutdown(), a reader that found credits for a writer) tells a sleeper to look
-// again. It is per thread, so that no wake-up can be swallowed by another sleeper.
+// wait_fd) *and* on one of their thread. By that another thread of the process (the agent, a shutdown(), a
+// reader that found credits for a writer) tells a sleeper to look again. It is per thread, so that no wake-up
+// can be swallowed by another sleeper.
 #pragma once
 
 #include <poll.h>
@@ -17,35 +17,38 @@
 
 namespace ringroad {
 
-// The calling thread's eventfd (non-blocking, high number), made on first use and closed when the
-// thread ends; -1 with errno when there is none to be had.
+// The calling thread's descriptor to sleep on, made on first use and closed when the thread ends; -1 with
+// errno when there is none to be had. It is an epoll instance: readable when wake_thread() was called, and
+// when a channel that tells by edges has told something (thread_edges.h), until clear_wake() or
+// thread_edges::take().
 int thread_wake_fd() noexcept;
-// The same of its epoll instance for channels that tell by edges (thread_edges.h).
-// -1 also where thread_wake_fd() was.
-int thread_edges_fd() noexcept;
-// Names that instance as it is: no other has the number, and none has had it.
-std::uint64_t thread_edges_number() noexcept;
+// Any thread.
+void wake_thread(int wake_fd) noexcept;
+void clear_wake(int wake_fd) noexcept;
+// Names what is in the calling thread's instance, as it is now: no other has the number, and none has had it.
+std::uint64_t thread_wake_number() noexcept;
 // Something was taken out.
-void renumber_thread_edges() noexcept;
-// A handler of a signal runs in the calling thread between the two. A handler that sleeps may take what was to
-// wake the call that it has interrupted, and that call may be about to sleep. So it is woken, to look again.
+void renumber_thread_wake() noexcept;
+// A handler of a signal runs in the calling thread between the two. A handler that sleeps may take what was
+// to wake the call that it has interrupted, and that call may be about to sleep. So it is woken, to look
+// again.
 // No object with a destructor: a handler may end its thread, whose stack is unwound past here.
 bool handler_begins() noexcept;
 void handler_has_ended(bool begun) noexcept;  // what handler_begins() has said
-// The thread needs neither any more.
+// The thread needs it no more.
 void close_thread_wake_fd() noexcept;
 // In the child of a fork: the parent's descriptors are shared with it and must not be used.
 void forget_wake_fds_after_fork() noexcept;
 
 // Lives on the sleeping thread's stack, or in an EpollSet, in at most one WaitList at a time.
 struct Waiter : boost::intrusive::list_base_hook<> {
-  int wake_fd = -1;
+  int wake_fd = -1;  // thread_wake_fd()
   short events = 0;  // POLLIN and POLLOUT bits that it sleeps for
   // Of the call of woken() under way: a wake-up of the channel is being taken, with its place in the order.
   bool takes_place = false;
   // Since it is in the list; with the list's lock.
   enum class Sleeps : std::uint8_t { kOnDescriptor, kOnWord, kNoMore } sleeps = Sleeps::kOnDescriptor;
-  // Called instead of writing to wake_fd, if it is set: by any thread, with the stream's locks held.
+  // Called instead of wake_thread(), if it is set: by any thread, with the stream's locks held.
   void (*woken)(Waiter&) noexcept = nullptr;
 };
 
