@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <optional>
 
 #include "preload/process_state.h"
 #include "preload/real.h"
@@ -98,20 +99,25 @@ struct sigaction in_place_of(const struct sigaction& action) noexcept {
 // knows nothing of it. Of sigaction(2) by its names none is under way while this is held, so each comes
 // before install(), which finds its handler, or after it, and leaves this one in its place.
 //
-// A handler of the program's that may call sigaction(2) must not interrupt the thread that has it, and not
-// all are wrapped: the kernel delivers none meanwhile. That goes for what is inside as well: nothing that
-// changes the thread's mask.
+// A handler of the program's that may call sigaction(2) must not interrupt the thread that has it. Those that
+// are wrapped are put off. From install() on the kernel delivers no others either: it costs two system calls,
+// which a program that the library has nothing to do with would not make. Nothing inside changes the thread's
+// mask.
 Mutex actions_mutex RR_RANK(signal_actions);
 
 class RR_SCOPED_CAPABILITY ActionsLock {
  public:
-  ActionsLock() noexcept RR_ACQUIRE(actions_mutex) { actions_mutex.lock(); }
+  explicit ActionsLock(bool none_runs) noexcept RR_ACQUIRE(actions_mutex) {
+    if (none_runs) none_runs_.emplace();  // before it is taken
+    actions_mutex.lock();
+  }
   ~ActionsLock() RR_RELEASE() { actions_mutex.unlock(); }
   ActionsLock(const ActionsLock&) = delete;
   ActionsLock& operator=(const ActionsLock&) = delete;
 
  private:
-  const signals::BlockAll none_runs_;  // from before it is taken
+  const signals::DeferHandlers put_off_;
+  std::optional<signals::BlockAll> none_runs_;
 };
 
 void install(int signo) noexcept RR_REQUIRES(actions_mutex) {
@@ -156,7 +162,7 @@ void install() noexcept {
   if (is_installed.load(std::memory_order_relaxed) || !process_state::owns_memory()) return;
   const int saved = errno;
   {
-    const ActionsLock lock;
+    const ActionsLock lock(true);
     if (!is_installed.exchange(true, std::memory_order_relaxed)) {
       install(SIGSEGV);
       install(SIGBUS);
@@ -174,7 +180,7 @@ int change(int signo, const struct sigaction* action, struct sigaction* old) noe
   if (action != nullptr) wanted = *action;
   int result;
   {
-    const ActionsLock lock;
+    const ActionsLock lock(is_installed.load(std::memory_order_relaxed));
     result = change_locked(signo, action != nullptr ? &wanted : nullptr, old != nullptr ? &told : nullptr);
   }
   if (result == 0 && old != nullptr) *old = told;
@@ -193,7 +199,7 @@ sighandler_t after_change(int signo, sighandler_t before, sighandler_t returned)
   if (returned == SIG_ERR) return returned;
   const int saved = errno;
   {
-    const ActionsLock lock;
+    const ActionsLock lock(is_installed.load(std::memory_order_relaxed));
     struct sigaction now {};
     const bool asks = is_installed.load(std::memory_order_relaxed);
     if (asks && real().sigaction(signo, nullptr, &now) == 0 && !is_ours(now)) {
