@@ -24,8 +24,6 @@ bool ListenerRegistry::add(const Endpoint& local, bool via_shm, bool via_rdma,
     Listener& known = listeners_[local];
     if (known.count == 0) known.facts = facts;
     known.facts.v6_only &= facts.v6_only;  // two may share the port
-    // Each of two namespaces may have one. Which of them is closed first nobody tells.
-    if (facts.network != known.facts.network) known.facts.network = ListenerFacts::kSeveralNetworks;
     known.shm |= via_shm;
     known.rdma |= via_rdma;
     ++known.count;
@@ -111,11 +109,7 @@ void ListenerRegistry::answer(const Endpoint& local) noexcept {
       leader_is_watched_ = false;
       answering.facts = listener.facts;
       const Reason why = transports_.existing_shm()->listen_by_path(local, listener.facts);
-      const bool several = listener.facts.network == ListenerFacts::kSeveralNetworks;
-      settle(local, "the rendezvous directory", answering.path, why,
-             why != Reason::kOtherNamespace ? nullptr
-             : several && local.is_any()    ? "the program listens there in several network namespaces"
-                                            : "no socket can be made there");
+      settle(local, "the rendezvous directory", answering.path, why);
       look_from_now_on();
     }
     if (listener.rdma && open(answering.rdma)) {
@@ -131,7 +125,7 @@ void ListenerRegistry::look_from_now_on() noexcept {
 }
 
 void ListenerRegistry::settle(const Endpoint& local, const char* carrier, Answering::At& at,
-                              Reason reason, const char* why) noexcept {
+                              Reason reason) noexcept {
   using At = Answering::At;
   const At before = at;
   // The process that has the name may end, and then one of those that share the listener has to answer.
@@ -148,9 +142,9 @@ void ListenerRegistry::settle(const Endpoint& local, const char* carrier, Answer
     char line[256];
     std::snprintf(line, sizeof line, "listener %s: no promotion over %s: %s",
                   local.to_string().c_str(), carrier,
-                  at == At::kElsewhere ? "another process answers"
-                  : why != nullptr     ? why
-                                       : reason_text(reason));
+                  at == At::kElsewhere                  ? "another process answers"
+                  : reason == Reason::kOtherNamespace ? "no socket can be made there"
+                                                      : reason_text(reason));
     host_.log(line);
   } catch (const std::bad_alloc&) {
   }

@@ -123,10 +123,8 @@ class ListenerRegistry {
   bool end_closed(const Endpoint& local, bool in_any_case) noexcept RR_REQUIRES(mutex_);
   Reason listen_shm(const Endpoint& local) noexcept RR_EXCLUDES(mutex_);
   Reason listen_rdma(const Endpoint& local) noexcept;
-  // Notes what came of a try, plans the next one and writes the log. `why`: what the log says, or null for
-  // the reason's own text.
-  void settle(const Endpoint& local, const char* carrier, Answering::At& at, Reason reason,
-              const char* why = nullptr) noexcept;
+  // Notes what came of a try, plans the next one and writes the log.
+  void settle(const Endpoint& local, const char* carrier, Answering::At& at, Reason reason) noexcept;
   bool try_become_responder(const Endpoint& local, Carrier carrier) noexcept;
   // Has the paths of the rendezvous directory looked at, now and then.
   void look_from_now_on() noexcept;

@@ -87,9 +87,6 @@ class TransportEvents {
 
 // What a TCP listener is, beside the address that it is bound to.
 struct ListenerFacts {
-  // The program listens there in more than one: at every address, it is reached at none by path.
-  static constexpr std::uint64_t kSeveralNetworks = ~std::uint64_t{0};
-
   bool v6_only = false;       // IPV6_V6ONLY
   std::uint64_t network = 0;  // its network namespace: net/own_addresses.h. 0: the kernel does not say
 

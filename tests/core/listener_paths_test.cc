@@ -110,25 +110,6 @@ class ListenerPaths : public testing::Test {
   std::vector<Endpoint> open_;
 };
 
-TEST_F(ListenerPaths, GoWithTheSecondNamespaceInWhichTheProgramListensAtEveryAddress) {
-  const ListenerFacts here{.network = here_};
-  const ListenerFacts there{.network = here_ + 1};
-  for (const auto& [first, second] : {std::pair(here, there), std::pair(there, here)}) {
-    listen(any4_, first);
-    EXPECT_EQ(has_path(own_), first == here);
-    listen(any4_, first);
-    EXPECT_EQ(has_path(own_), first == here) << "twice in one namespace";
-    listen(any4_, second);
-    EXPECT_FALSE(has_path(own_));
-    EXPECT_TRUE(host_.has_logged("listens there in several network namespaces"));
-    listen(any4_, first);
-    EXPECT_FALSE(has_path(own_));
-    unlisten_all();
-  }
-  listen(any4_, here);
-  EXPECT_TRUE(has_path(own_)) << "all of them were closed";
-}
-
 TEST_F(ListenerPaths, StayAtTheAddressThatTheProgramIsBoundToInSeveralNamespaces) {
   listen(own_, {.network = here_});
   listen(own_, {.network = here_ + 1});

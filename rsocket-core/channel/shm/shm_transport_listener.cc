@@ -69,8 +69,6 @@ Reason ShmTransport::have_paths(const Listener& listener) noexcept {
       // What may pass comes before what does not.
       if (failed != Reason::kNone && (why == Reason::kNone || failed == Reason::kBusy)) why = failed;
     }
-    const bool several = listener.facts.network == ListenerFacts::kSeveralNetworks;
-    if (several && listener.at.is_any()) why = Reason::kOtherNamespace;
   } catch (const std::bad_alloc&) {
     why = Reason::kNoMemory;
   }
