@@ -101,7 +101,9 @@ class OwnAddresses : public testing::Test {
   }
   static bool write_to(const std::string& setting, const char* text) {
     std::FILE* const file = std::fopen(setting.c_str(), "w");
-    return file != nullptr && (std::fputs(text, file) >= 0) & (std::fclose(file) == 0);
+    if (file == nullptr) return false;
+    const bool written = std::fputs(text, file) >= 0;
+    return std::fclose(file) == 0 && written;
   }
   bool has_path(const Endpoint& of) const {
     return std::filesystem::exists(directory_ + "/" + of.to_string());
