@@ -103,8 +103,10 @@ class ListenerPaths : public testing::Test {
   const std::uint16_t port_ = ++last_port_;
   const Endpoint any4_ = shm_test::v4(INADDR_ANY, port_);
   const Endpoint any6_ = shm_test::v6(in6addr_any, port_);
+  // An agent does not end. So those of the tests are kept, and no leak.
+  static inline auto& kept_ = *new std::vector<std::pair<PathsHost*, Agent*>>;
   PathsHost& host_ = *new PathsHost;
-  Agent& agent_ = *new Agent(host_);
+  Agent& agent_ = *kept_.emplace_back(&host_, new Agent(host_)).second;
   std::uint64_t here_ = 0;
   Endpoint own_;
   std::vector<Endpoint> open_;
