@@ -123,8 +123,8 @@ class Channel {
   // call progress() and look again. Several threads may sleep on one wait_fd(). One that is woken
   // calls drain() and then progress().
   virtual int wait_fd() const noexcept = 0;
-  // The event of epoll(7) by which wait_fd() tells. With EPOLLET: it is ready at all times, and only who
-  // watches it by edges is told.
+  // The event of epoll(7) by which wait_fd() tells. With EPOLLET: it is ready at all times, and only a thread
+  // that watches it by edges is told.
   virtual std::uint32_t wait_events() const noexcept { return EPOLLIN; }
   virtual bool arm() noexcept = 0;
   virtual void drain() noexcept = 0;

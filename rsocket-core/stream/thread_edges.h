@@ -5,7 +5,7 @@
 // looks and sleeps again. One that the thread sleeps on no more is taken out when it tells something.
 //
 // Thread rule: of the calling thread alone. A handler that interrupts a sleep may take what that is told of:
-// who is interrupted arms the channel anew.
+// the call that is interrupted arms the channel anew.
 #pragma once
 
 #include <sys/epoll.h>
@@ -47,8 +47,6 @@ Told take(int wake_fd, SleepsOn sleeps_on) noexcept;
 
 // Below: no business of a caller's.
 inline constexpr unsigned kIdBits = 40;
-// A peer could go on telling.
-inline constexpr unsigned kMostRounds = 4096;
 inline std::uint64_t stream_of(const epoll_event& event) noexcept {
   return event.data.u64 & ((std::uint64_t{1} << kIdBits) - 1);
 }
@@ -59,7 +57,7 @@ Told take(int wake_fd, SleepsOn sleeps_on) noexcept {
   epoll_event events[told.streams.size()];
   constexpr int kMost = static_cast<int>(std::size(events));
   int n = kMost;
-  for (unsigned round = 0; n == kMost && round < kMostRounds; ++round) {
+  for (unsigned round = 0; n == kMost && round < kMostWakeRounds; ++round) {
     n = sys::epoll_wait(wake_fd, events, kMost, 0);
     for (int i = 0; i < n; ++i) {
       const std::uint64_t stream = stream_of(events[i]);

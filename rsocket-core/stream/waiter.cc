@@ -179,8 +179,8 @@ void clear_wake(int wake_fd) noexcept {
   const int saved = errno;
   epoll_event events[16];
   constexpr int kMost = static_cast<int>(std::size(events));
-  // Peers could go on telling.
-  for (int rounds = 0; rounds < 4096 && sys::epoll_wait(wake_fd, events, kMost, 0) == kMost; ++rounds) {
+  for (unsigned round = 0; round < kMostWakeRounds; ++round) {
+    if (sys::epoll_wait(wake_fd, events, kMost, 0) < kMost) break;
   }
   errno = saved;
 }

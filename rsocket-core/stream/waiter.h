@@ -25,6 +25,8 @@ int thread_wake_fd() noexcept;
 // Any thread.
 void wake_thread(int wake_fd) noexcept;
 void clear_wake(int wake_fd) noexcept;
+// Peers could go on telling: a thread takes no more batches at once.
+inline constexpr unsigned kMostWakeRounds = 4096;
 // Names what is in the calling thread's instance, as it is now: no other has the number, and none has had it.
 std::uint64_t thread_wake_number() noexcept;
 // Something was taken out.

@@ -30,17 +30,15 @@ bool watch(int epoll, int op, int socket) noexcept {
 
 }  // namespace
 
-ShmWake::ShmWake(ShmWakeKind kind, int wait, int link, bool by_writing) noexcept
+ShmWake::ShmWake(ShmWakeKind kind, int wait, int link, std::uint32_t events) noexcept
     : kind_(kind),
-      by_writing_(by_writing),
-      events_(kind != ShmWakeKind::kOneEvent ? EPOLLIN : by_writing ? EPOLLOUT | EPOLLET : EPOLLIN | EPOLLET),
+      events_(events),
       wait_(wait),
       link_(link),
       owner_(sys::getpid()) {}
 
 ShmWake::ShmWake(ShmWake&& other) noexcept
     : kind_(other.kind_),
-      by_writing_(other.by_writing_),
       events_(other.events_),
       wait_(std::exchange(other.wait_, -1)),
       link_(std::exchange(other.link_, -1)),
@@ -50,7 +48,6 @@ ShmWake& ShmWake::operator=(ShmWake&& other) noexcept {
   if (this != &other) {
     reset();
     kind_ = other.kind_;
-    by_writing_ = other.by_writing_;
     events_ = other.events_;
     wait_ = std::exchange(other.wait_, -1);
     link_ = std::exchange(other.link_, -1);
@@ -74,7 +71,8 @@ ShmWake ShmWake::over_events(int own, int peer) noexcept {
 }
 
 ShmWake ShmWake::over_one_event(int event, bool by_writing) noexcept {
-  return ShmWake(ShmWakeKind::kOneEvent, above_limit(event), -1, by_writing);
+  const std::uint32_t its_own = by_writing ? EPOLLOUT : EPOLLIN;
+  return ShmWake(ShmWakeKind::kOneEvent, above_limit(event), -1, its_own | EPOLLET);
 }
 
 ShmWake ShmWake::over_socket(int socket, Reason& why) noexcept {
@@ -137,7 +135,7 @@ void ShmWake::signal_one_event(bool by_writing) const noexcept {
 }
 
 void ShmWake::signal_peer() const noexcept {
-  if (kind_ == ShmWakeKind::kOneEvent) return signal_one_event(by_writing_);
+  if (kind_ == ShmWakeKind::kOneEvent) return signal_one_event(wakes_by_writing());
   if (kind_ == ShmWakeKind::kEvents) {
     sys::signal_eventfd(link_);
     return;
@@ -149,7 +147,7 @@ void ShmWake::signal_peer() const noexcept {
 }
 
 void ShmWake::signal_self() const noexcept {
-  if (kind_ == ShmWakeKind::kOneEvent) return signal_one_event(!by_writing_);
+  if (kind_ == ShmWakeKind::kOneEvent) return signal_one_event(!wakes_by_writing());
   if (kind_ == ShmWakeKind::kEvents) {
     sys::signal_eventfd(wait_);
   } else {

@@ -20,6 +20,7 @@
 // All functions may be called by any thread at any time, and none of them waits.
 #pragma once
 
+#include <sys/epoll.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -63,12 +64,12 @@ class ShmWake {
   void drain() const noexcept;
 
  private:
-  ShmWake(ShmWakeKind kind, int wait, int link, bool by_writing = true) noexcept;
+  ShmWake(ShmWakeKind kind, int wait, int link, std::uint32_t events = EPOLLIN) noexcept;
   void reset() noexcept;
+  bool wakes_by_writing() const noexcept { return (events_ & EPOLLOUT) != 0; }
   void signal_one_event(bool by_writing) const noexcept;
 
   ShmWakeKind kind_ = ShmWakeKind::kEvents;
-  bool by_writing_ = true;
   std::uint32_t events_ = 0;
   int wait_ = -1;  // own eventfd, or the one, or the epoll instance
   int link_ = -1;  // the peer's eventfd, or none, or the socket

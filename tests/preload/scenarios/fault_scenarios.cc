@@ -142,7 +142,7 @@ class HeldInstaller {
     const bool asks = asked_.load() >= 0 && ::ioctl(asked_.load(), SECCOMP_IOCTL_NOTIF_RECV, &question) == 0;
     is_held_.store(true);
     if (!asks) return;
-    // Who waits for the installer cannot let it go.
+    // A thread that waits for the installer cannot let it go.
     for (int i = 0; i < 300 && !may_go_.load(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
