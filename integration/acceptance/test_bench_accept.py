@@ -4,7 +4,6 @@ guest/accept.py has the command between two machines.
 """
 
 import json
-import shutil
 import subprocess
 
 import pytest
@@ -19,16 +18,7 @@ pytestmark = support.needs_mariadb
 
 @pytest.fixture(name="other")
 def fixture_other(tmp_path):
-    """Another build: this one with some bytes at the end of its library."""
-    build = tmp_path / "other"
-    for folder in ("bin", "lib"):
-        (build / folder).mkdir(parents=True)
-    shutil.copy2(COMMAND, build / "bin")
-    for name in ("libringroad.so", "libringroad-verbs.so"):
-        shutil.copy2(support.BUILD / "lib" / name, build / "lib")
-    with open(build / "lib" / "libringroad.so", "ab") as library:
-        library.write(b"another")
-    return build
+    return support.other_build(tmp_path / "other").parents[1]
 
 
 @pytest.fixture(name="accepted")

@@ -27,9 +27,9 @@ class Meeting:
         written.write_text(json.dumps(value))
         written.rename(self._path(name))
 
-    def hear(self, name):
+    def hear(self, name, limit_s=OTHER_S):
         support.wait_for(lambda: self._path(name).exists() or self._failed(),
-                         f"the other machine's {name}", OTHER_S)
+                         f"the other machine's {name}", limit_s)
         assert not self._failed(), self._failed()
         return json.loads(self._path(name).read_text())
 

@@ -170,7 +170,7 @@ class Oltp(run.Bench):
         load = client.host.make("integration.bench.oltp_ends:client", server.address, port, socket,
                                 options.tables, options.table_size, client.host.work,
                                 _command(client), not place.one_host)
-        side = phase.Side(carrier.name, carrier.name, Patient(process), Patient(load), 0.0,
+        side = phase.Side(carrier.name, carrier.via or carrier.name, Patient(process), Patient(load), 0.0,
                           carrier.environment(place, "client", [port]))
         return Pair(process, load, side)
 
@@ -184,7 +184,7 @@ class Oltp(run.Bench):
 
     def _measured(self, opened, carrier, workload, threads, seconds, number=0):
         side = opened.side
-        ringroads = carrier.name in phase.RINGROAD
+        ringroads = bool(carrier.via)
         side.warm_up_s = WARM_UP_EMULATED_S if self._emulated else WARM_UP_S
         if not ringroads:
             side.warm_up_s = max(side.warm_up_s, self._warm_up_s.get(threads, 0.0))

@@ -40,8 +40,8 @@ BENCH = {
         True: (4, "oltp --carriers tcp,rdma,rsockets,smc --workloads point_select --threads 1,4 "
                   "--threading connection --rounds 2 --seconds 2")}),
     "oltp-native": (HERE, {
-        False: (14, "oltp --rounds 5 --seconds 1"),
-        True: (2, "oltp --quick")}),
+        False: (14, "oltp --carriers tcp,shm,unix --rounds 5 --seconds 1"),
+        True: (2, "oltp --quick --carriers tcp,shm,unix")}),
     "redis-native": (HERE, {
         False: (5, "redis --carriers tcp,shm,unix --rounds 5 --seconds 1"),
         True: (1, "redis --quick --carriers tcp,shm,unix")}),

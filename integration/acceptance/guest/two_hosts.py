@@ -21,7 +21,7 @@ from .. import sshd, support
 from ..test_bench_net import bench, rows
 from ..test_first_byte import FROM_THE_FIRST
 from ..test_sysbench import SEED, check_report
-from ..two_hosts import NODE, Meeting
+from ..two_hosts import NODE, OTHER_S, Meeting
 
 SERVES = NODE == "1"
 SERVER, _, CLIENT = os.environ.get("RINGROAD_RDMA_ADDRS", "").partition(" ")
@@ -152,10 +152,10 @@ def test_the_bench_reaches_the_other_host_by_ssh_and_measures_between_the_two(tm
         (answer_by_ssh if SERVES else bench_by_ssh)(tmp_path, meeting)
 
 
-def answer_by_ssh(directory, meeting):
+def answer_by_ssh(directory, meeting, limit_s=OTHER_S):
     with sshd.Sshd(directory / "sshd", SERVER) as server:
         meeting.say("ssh", {"port": server.port, "key": server.key.read_text()})
-        meeting.hear("measured")
+        meeting.hear("measured", limit_s)
 
 
 def bench_by_ssh(directory, meeting):
