@@ -100,17 +100,20 @@ ssize_t recv(int fd, void* data, size_t n, int flags) {
 """
 
 
-@pytest.mark.parametrize("does, said", [
-    ("abort()", r"recv: Connection reset by peer.*the server: it ended with status -6"),
-    ("for (;;) pause()", r"said nothing for 2 s; .*the server: 1 thread state S in system call 34")])
-def test_a_rival_that_crashes_or_hangs_has_its_row_with_the_evidence(tmp_path, does, said):
+HUNG = r"said nothing for 2 s; .*the server: 1 thread state S in system call 34"
+
+
+@pytest.mark.parametrize("measure, does, said", [
+    ("pingpong-block", "abort()", r"recv: Connection reset by peer.*the server: it ended with status -6"),
+    ("pingpong-block", "for (;;) pause()", HUNG), ("pingpong-epoll", "for (;;) pause()", HUNG)])
+def test_a_rival_that_crashes_or_hangs_has_its_row_with_the_evidence(tmp_path, measure, does, said):
     library = tmp_path / "rival.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], check=True, text=True,
                    input=FAILING % does)
     done = subprocess.run(
         [sys.executable, "-c", RIVAL, library, "--ringroad",
          support.BUILD / "bin" / "ringroad", "--out", tmp_path / "out", "--measures",
-         "pingpong-block", "--sizes", "64", "--connections", "2", "--rounds", "1", "--carriers",
+         measure, "--sizes", "64", "--connections", "2", "--rounds", "1", "--carriers",
          "tcp,rsockets"], capture_output=True, text=True, check=False, timeout=support.ANSWER_S,
         cwd=support.ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

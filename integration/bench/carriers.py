@@ -4,7 +4,7 @@ and what has to be in the environment of a program at either end to be carried b
    tcp        nothing is preloaded
    rdma shm   Ringroad, with a policy of one rule for the other end's address and the ports;
               -polls and -sleeps are the same with a long `spin` and without
-   rsockets   rdma-core's preload library
+   rsockets   rdma-core's preload library: the host's, and -given is the one that --rsockets names
    smc        Linux's SMC-R: AF_SMC instead of AF_INET, by smc_run or by a library of our own
    unix       a Unix socket, for programs that can be told its path
    write send events   raw verbs, by perftest's own programs, which poll or wait for events
@@ -95,16 +95,31 @@ class Rsockets(Carrier):
 
     def obstacle(self, place):
         for end in place.ends.values():
-            if not end.host.call("integration.bench.probe:rsockets_library"):
-                return (f"{end.host.name}: there is no librspreload.so; "
-                        "apt-get install --no-install-recommends librdmacm1")
+            if not self._library(place, end):
+                return f"{end.host.name}: {self._missing(place)}"
         return _verbs_obstacle(place)
 
     def trouble(self, place):
         return _echo_trouble(self, place)
 
     def environment(self, place, role, ports, **keys):
-        return {"LD_PRELOAD": place.ends[role].host.call("integration.bench.probe:rsockets_library")}
+        return {"LD_PRELOAD": self._library(place, place.ends[role])}
+
+    def _library(self, _place, end):
+        return end.host.call("integration.bench.probe:rsockets_library")
+
+    def _missing(self, _place):
+        return "there is no librspreload.so; apt-get install --no-install-recommends librdmacm1"
+
+
+class RsocketsGiven(Rsockets):
+    name, title = "rsockets-given", "rsockets, given"
+
+    def _library(self, place, end):
+        return end.host.call("integration.bench.probe:rsockets_library", place.rsockets)
+
+    def _missing(self, place):
+        return f"--rsockets: there is no file {place.rsockets}"
 
 
 class Smc(Carrier):
@@ -150,7 +165,7 @@ FIRST = (Tcp(), Ringroad("rdma"), Ringroad("shm"), Rsockets(), Smc())
 NAMES = tuple(carrier.name for carrier in FIRST)
 ALL = (*FIRST, *(Ringroad(via, waits, **keys) for via in ("rdma", "shm")
                  for waits, keys in (("polls", POLLS), ("sleeps", SLEEPS))),
-       Unix(), RawVerbs("write", "ib_write"), RawVerbs("send", "ib_send"),
+       RsocketsGiven(), Unix(), RawVerbs("write", "ib_write"), RawVerbs("send", "ib_send"),
        RawVerbs("events", "ib_send -e"))
 
 

@@ -216,6 +216,8 @@ class Place:
     name: str
     # The rendezvous directory, where the ends have networks of their own; the file `key` in it is for both.
     rendezvous: str = ""
+    # A second librspreload.so, at the same path of each host.
+    rsockets: str = ""
 
     @property
     def ends(self):

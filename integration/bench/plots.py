@@ -4,7 +4,7 @@ import importlib.util
 
 from integration.bench import carriers
 
-COLOURS = {"tcp": "#7f8c99", "rdma": "#1f77b4", "shm": "#2a9d5c", "rsockets": "#d97b29",
+COLOURS = {"tcp": "#7f8c99", "rdma": "#1f77b4", "shm": "#2a9d5c", "rsockets": "#d97b29", "rsockets-given": "#f2c14e",
            "smc": "#8a5fbf", "rdma-polls": "#0b3d66", "rdma-sleeps": "#7fb8e0",
            "shm-polls": "#14532d", "shm-sleeps": "#8fd0a8", "unix": "#c2a83e",
            "write": "#222222", "send": "#666666", "events": "#b03a48"}

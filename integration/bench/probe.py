@@ -94,8 +94,10 @@ def verbs_obstacle(device=""):
     return ""
 
 
-def rsockets_library():
-    """librspreload.so of this host, or ""."""
+def rsockets_library(given=""):
+    """The librspreload.so that is given, otherwise this host's own; "" where there is none."""
+    if given:
+        return given if os.path.isfile(given) else ""
     found = [path for folder in ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/lib/*")
              for path in sorted(glob.glob(f"{folder}/rsocket/librspreload.so"))]
     return found[0] if found else ""

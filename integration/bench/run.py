@@ -6,6 +6,7 @@ A bench describes itself as a Bench; this module does the rest, the same for eac
 """
 
 import math
+import os
 import statistics
 import sys
 import time
@@ -138,6 +139,10 @@ def parse(bench, words):
     options.carriers = options.carriers or list(bench.carriers)
     if report.REFERENCE not in options.carriers:
         parser.error("--carriers: tcp must be among them, the others are compared with it")
+    if options.rsockets:
+        if not os.path.isabs(options.rsockets):
+            parser.error(f"--rsockets: {options.rsockets} is no whole path")
+        options.carriers.append(carriers.RsocketsGiven.name)
     options.rounds = options.rounds or bench.rounds[options.quick]
     options.seconds = options.seconds or bench.seconds[options.quick]
     try:
@@ -166,6 +171,7 @@ def perform(bench, options):
     try:
         place = (hosts.from_inventory(options.inventory, options.ringroad) if options.inventory
                  else hosts.Namespaces(options.ringroad) if options.netns else hosts.here(options.ringroad))
+        place.rsockets = options.rsockets
         with place:
             lacking = missing(place, bench.programs(options))
             if lacking:
@@ -206,7 +212,8 @@ class Run:
         options, bench = self._options, self._bench
         settings = {"bench": bench.name, "place": self._place.name, "carriers": options.carriers,
                     "rounds": options.rounds, "seconds": options.seconds, **bench.settings(),
-                    **({"awake": True} if options.awake else {})}
+                    **({"awake": True} if options.awake else {}),
+                    **({"rsockets": options.rsockets} if options.rsockets else {})}
         with results.Results(options.out, settings) as self._results:
             done = len(self._results.cells)
             if done:
@@ -377,7 +384,7 @@ class Run:
             remarks = [AWAKE, *remarks]
         conclusions = bench.conclusions(self._results.cells)
         report.write(options.out, bench.title, [*bench.introduction, *remarks], tables, headings,
-                     bench.facts(), pictures, conclusions)
+                     bench.facts() | self._given(), pictures, conclusions)
         for group in tables.group_values():
             table, reasons = tables.table(group)
             print(f"\n{headings[group]}\n\n{report.text(table)}")
@@ -389,6 +396,10 @@ class Run:
         print(f"\nThe report: {options.out / 'report.md'}; each measurement: "
               f"{options.out / results.CELLS}")
         return FAILED if self._ours_failed() else 0
+
+    def _given(self):
+        path = self._options.rsockets
+        return {carriers.RsocketsGiven.title: path} if path else {}
 
     def _ours_failed(self):
         """What cannot run here is not a failure of ours, what ran and failed is."""

@@ -159,8 +159,21 @@ def test_rivals_that_cannot_run_have_rows_that_say_why(out):
     assert all(row["rounds"] == 0 and row["failed"] for row in rivals) and len(rivals) == 4
 
 
+def test_a_librspreload_that_is_given_is_measured_too_and_named(out):
+    done = counted(out, "--rsockets", "/no/such/librspreload.so", carriers="tcp,rsockets")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((out / "report.json").read_text())["tables"][0]["rows"]
+    given = [row["failed"] for row in rows if row["carrier"] == "rsockets-given"]
+    assert len(given) == 2 and all("there is no file /no/such/librspreload.so" in failed[0] for failed in given)
+    assert [row["carrier"] for row in rows[:3]] == ["tcp", "rsockets", "rsockets-given"]
+    assert "rsockets, given: /no/such/librspreload.so" in (out / "report.md").read_text()
+    other = counted(out, "--rsockets", "/another/librspreload.so", carriers="tcp,rsockets")
+    assert other.returncode == 2 and 'rsockets is "/no/such/librspreload.so" there' in other.stderr
+
+
 @pytest.mark.parametrize("words, said", [
     (("--carriers", "shm"), "tcp must be among them"),
+    (("--rsockets", "librspreload.so"), "librspreload.so is no whole path"),
     (("--carriers", "tcp,pigeons"), 'no "pigeons"; there are tcp, rdma'),
     (("--rounds", "0"), "0 is not positive"),
     (("--inventory", "/nowhere.toml"), "/nowhere.toml: No such file"),
