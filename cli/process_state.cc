@@ -101,7 +101,7 @@ std::string why_no_segment(pid_t pid, const std::string& path) {
   if (!mapped_library(pid).empty()) {
     return "process " + number +
            " is preloaded, but has met no connection and no listener yet, or uses another "
-           "directory" +
+           "directory, or cannot write to this one (its log says so)" +
            none;
   }
   std::ifstream maps("/proc/" + number + "/maps");

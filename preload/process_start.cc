@@ -37,7 +37,7 @@ struct Environment {
   char policy[4096] = {};
   char log[1024] = {};
   char log_level[16] = {};
-  char directory[200] = {};
+  char directory[4096] = {};
   char rendezvous[128] = {};  // more than the name of a Unix socket takes
   char labels[4096] = {};
   bool disabled = false;

@@ -1,7 +1,11 @@
 #include "preload/process_stats.h"
 
 #include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 
+#include "preload/log.h"
 #include "preload/policy_file.h"
 #include "preload/text.h"
 #include "rsocket-core/base/mutex.h"
@@ -15,6 +19,17 @@ const char* program_name = nullptr;
 std::atomic<stats::Segment*> segment{nullptr};
 std::atomic<bool> tried{false};  // in this process
 Mutex making_mutex RR_RANK(segment_making);
+std::atomic<bool> loss_told{false};  // also over a fork: children meet the same
+
+void tell_loss(int error) noexcept {
+  if (loss_told.exchange(true)) return;
+  char line[640];
+  std::snprintf(line, sizeof line,
+                "no statistics in %.300s: %s; ringroad ss and set do not find this process (make room "
+                "there, or name a directory that it may write by RINGROAD_RUNTIME_DIR, and restart it)",
+                directory_of_files, strerrordesc_np(error));
+  log::write(log::Level::kWarn, line);
+}
 
 }  // namespace
 
@@ -44,6 +59,7 @@ stats::Segment* own_segment() noexcept {
     MutexLock lock(making_mutex);
     if (!tried.load(std::memory_order_relaxed)) {
       stats::Segment* const made = stats::Segment::create(directory_of_files, program_name);
+      if (made == nullptr) tell_loss(errno);
       if (made != nullptr) made->header().operator_mode.store(made->mode_before_exec());
       segment.store(made, std::memory_order_release);
       if (const policy::Policy* policy = policy_file::current(); policy != nullptr) {

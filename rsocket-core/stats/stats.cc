@@ -115,8 +115,9 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
   const int length = std::snprintf(segment->path_, sizeof segment->path_, "%s/%s", directory, name);
   segment->free_ = new (std::nothrow) std::uint32_t[kSlots];
   int fd = -1;
-  if (segment->free_ != nullptr && length > 0 &&
-      static_cast<std::size_t>(length) < sizeof segment->path_) {
+  if (static_cast<std::size_t>(length) >= sizeof segment->path_) {
+    errno = ENAMETOOLONG;
+  } else if (segment->free_ != nullptr) {
     // What stands under our name is from a dead process, or from the program that this one was before.
     segment->mode_before_exec_ = mode_of_file(segment->path_, own_pid, own_start_ticks());
     constexpr std::uint32_t kSeldom = 8;  // a program that forks often does not look at all files
@@ -141,8 +142,10 @@ Segment* Segment::create(const char* directory, const char* program) noexcept {
     sys::close(fd);
   }
   if (memory == MAP_FAILED) {
+    const int error = errno;
     if (fd >= 0) segment->remove_file();
     delete segment;
+    errno = error;
     return nullptr;
   }
   segment->header_ = new (memory) SegmentHeader;

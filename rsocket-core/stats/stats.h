@@ -24,7 +24,7 @@ std::uint32_t mode_of_file(const char* path, std::uint32_t pid, std::uint64_t st
 // The writer's side. Thread rule: any thread; create() and release() are internally serialised.
 class Segment {
  public:
-  // Makes the file. Null where that is impossible (the process then runs unlisted).
+  // Makes the file. Null, and errno says why, where that is impossible (the process then runs unlisted).
   static Segment* create(const char* directory, const char* program) noexcept;
   ~Segment();
   Segment(const Segment&) = delete;

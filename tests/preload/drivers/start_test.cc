@@ -256,13 +256,19 @@ TEST_F(StartTest, ALogThatIsAsLongAsItsLimitAllowsDoesNotMatter) {
   EXPECT_EQ(read_file(log_), "");
 }
 
-TEST_F(StartTest, ARuntimeDirectoryThatCannotBeMadeDoesNotMatter) {
+TEST_F(StartTest, ARuntimeDirectoryThatCannotBeMadeIsToldOnceAndDoesNotMatter) {
+  // Longer than any that the library has room for.
+  const std::string nowhere = directory_.path() + "/absent/" + std::string(200, 'x');
   const Echo echo({"LD_PRELOAD=" RINGROAD_LIBRARY, "RINGROAD_POLICY=" + policy_,
-                   "RINGROAD_RUNTIME_DIR=/proc/nowhere"},
+                   "RINGROAD_RUNTIME_DIR=" + nowhere, "RINGROAD_LOG=" + log_},
                   segments_);
   EXPECT_TRUE(echo.echoed);
   EXPECT_EQ(echo.status, 0);
   EXPECT_EQ(echo.errors, "");
+  const std::string log = read_file(log_);
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << log;  // one line a process
+  const std::string words = "no statistics in " + nowhere + ": No such file or directory; ";
+  EXPECT_NE(log.find(words), std::string::npos) << log;
 }
 
 TEST_F(StartTest, NothingIsLeftBehindAtTheEnd) {
