@@ -172,6 +172,7 @@ ProgramFacts inspect(const std::string& path, const Root& root, const std::strin
   if (!file) {
     ProgramFacts facts;
     facts.error = file.error;
+    facts.file = path;
     return facts;
   }
   const ScriptLine script = read_script_line(file.fd);

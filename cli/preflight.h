@@ -11,8 +11,8 @@ namespace ringroad::cli {
 // What the files say of a program, of the loader that it asks for and of the libc that this loader
 // would find.
 struct ProgramFacts {
-  // errno of looking at it. Nothing else is set then, but for what stat(2) tells of a file that
-  // this user may start and not read.
+  // errno of looking at it. Then only `file` is set, where it was found, and what stat(2) tells of a file
+  // that this user may start and not read.
   int error = 0;
   std::string file;  // the program that the loader sees: a script's interpreter
   bool is_elf = false;

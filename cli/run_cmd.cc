@@ -18,6 +18,7 @@
 #include "cli/library_file.h"
 #include "cli/preflight.h"
 #include "cli/program_file.h"
+#include "cli/text.h"
 #include "cli/unit_preflight.h"
 #include "cli/usage.h"
 #include "policy/policy.h"
@@ -125,11 +126,12 @@ std::string named_with(const std::string& program, const ProgramFacts& facts) {
   return facts.file.empty() || facts.file == program ? program : program + ": " + facts.file;
 }
 
-// What is in LD_PRELOAD already stays; with a line on stderr where the library is not preloaded.
+// What is in LD_PRELOAD already stays, but for another build of the library: a process has one. With a line
+// on stderr where the library is not preloaded.
 std::string preload_for(const std::string& program, const ProgramFacts& facts,
                         const std::string& library) {
   const char* inherited = from_environment("LD_PRELOAD");
-  const std::string others = inherited != nullptr ? inherited : "";
+  const std::string others = without_library(inherited != nullptr ? inherited : "", library);
   const Obstacle obstacle = obstacle_of(facts);
   const std::string privileges = privileges_of(facts);
   const bool left_out = must_be_left_out(obstacle);
@@ -143,17 +145,41 @@ std::string preload_for(const std::string& program, const ProgramFacts& facts,
                  "runs on TCP. Start it as the user that it changes to\n",
                  named_with(program, facts).c_str(), privileges.c_str());
   }
-  if (left_out) return without_library(others, library);
+  if (left_out) return others;
   return library + (others.empty() ? "" : ":" + others);
 }
 
-int execute(const std::string& program, std::vector<std::string> command) {
+// The library itself has nowhere to say so. The file is not made here: the program may become another user
+// before the library opens it.
+void warn_of_lost_log(const policy::Limits& limits) {
+  const char* log = from_environment("RINGROAD_LOG");
+  const std::string path = log != nullptr ? log : limits.log;
+  const std::size_t name = path.rfind('/');
+  if (name == std::string::npos) return;
+  int error = access(path.c_str(), W_OK) == 0 ? 0 : errno;
+  if (error == ENOENT) error = access(path.substr(0, name + 1).c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+  if (error == 0 && std::filesystem::is_directory(path)) error = EISDIR;
+  if (error == 0) return;
+  std::fprintf(stderr,
+               "ringroad run: warning: the log is lost: %s: %s (name a file that this user may write)\n",
+               path.c_str(), strerrordesc_np(error));
+}
+
+// "./start.sh: its interpreter "/bin/sh?": No such file or directory (its lines end in CR LF)"
+std::string why_not_started(const std::string& program, const ProgramFacts& facts, int error) {
+  const std::string why = strerrordesc_np(error);
+  if (facts.error == 0 || facts.file.empty() || facts.file == program) return program + ": " + why;
+  return program + ": its interpreter \"" + printable(facts.file) + "\": " + why +
+         (facts.file.ends_with('\r') ? " (its lines end in CR LF: save it with LF alone)" : "");
+}
+
+int execute(const std::string& program, const ProgramFacts& facts, std::vector<std::string> command) {
   std::vector<char*> words;
   for (std::string& word : command) words.push_back(word.data());
   words.push_back(nullptr);
   execvp(program.c_str(), words.data());
   const int error = errno;
-  std::fprintf(stderr, "ringroad run: %s: %s\n", program.c_str(), strerrordesc_np(error));
+  std::fprintf(stderr, "ringroad run: %s\n", why_not_started(program, facts, error).c_str());
   return error == ENOENT ? kNotFound : kCannotRun;
 }
 
@@ -163,7 +189,7 @@ int check_program(const std::string& name, const Root& root, const std::string& 
   std::string reason = reason_of(facts);
   if (reason.empty()) reason = privileges_of(facts);
   if (facts.error != 0 && reason.empty()) {
-    std::fprintf(stderr, "ringroad run: %s: %s\n", subject.c_str(), strerrordesc_np(facts.error));
+    std::fprintf(stderr, "ringroad run: %s\n", why_not_started(name, facts, facts.error).c_str());
     return facts.error == EACCES ? kCannotRun : kNotFound;
   }
   if (!reason.empty()) {
@@ -241,9 +267,11 @@ int run(Arguments arguments, const std::vector<std::string>& command) {
   int error = 0;
   const std::string program = find_program(command.front(), error);
   if (error != 0) return cannot_start(command.front(), error);
-  const std::string preload = preload_for(program, look_at(program, Root(), library), library);
+  const ProgramFacts facts = look_at(program, Root(), library);
+  const std::string preload = preload_for(program, facts, library);
   if (!set_environment(arguments, limits, preload, named)) return refuse("out of memory");
-  return execute(program, command);
+  warn_of_lost_log(limits);
+  return execute(program, facts, command);
 }
 
 }  // namespace
@@ -304,8 +332,8 @@ void add_run_command(CLI::App& app, const std::vector<std::string>& program, int
       "program then replaces this command: same process, same descriptors, its own exit\n"
       "status. Programs that it starts are preloaded too.\n"
       "\n"
-      "Sets LD_PRELOAD (before what is there already), RINGROAD_POLICY, RINGROAD_LOG,\n"
-      "RINGROAD_LOG_LEVEL and, with --disable, RINGROAD_DISABLE=1.\n"
+      "Sets LD_PRELOAD (before what is there already, without another libringroad.so), RINGROAD_POLICY,\n"
+      "RINGROAD_LOG, RINGROAD_LOG_LEVEL and, with --disable, RINGROAD_DISABLE=1.\n"
       "\n"
       "The program, its loader and its libc are looked at first. One that cannot be preloaded\n"
       "is started all the same, on TCP, with a warning. LD_PRELOAD is left without the library\n"

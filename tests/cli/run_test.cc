@@ -64,10 +64,20 @@ TEST_F(Run, TheProgramGetsTheLibraryAndThePolicy) {
 }
 
 TEST_F(Run, WhatIsPreloadedAlreadyStaysBehindTheLibrary) {
+  const std::string other = folder_.file("other.so");
+  std::filesystem::copy(library_, other);
   // The address sanitizer wants to be the first library of the command itself.
   EXPECT_EQ(variable("LD_PRELOAD", {},
-                     {"LD_PRELOAD=" + library_, "ASAN_OPTIONS=verify_asan_link_order=0"}),
-            library_ + ":" + library_);
+                     {"LD_PRELOAD=" + other, "ASAN_OPTIONS=verify_asan_link_order=0"}),
+            library_ + ":" + other);
+}
+
+TEST_F(Run, AnotherBuildOfTheLibraryIsNotPreloadedBesideIt) {
+  const std::string other = folder_.file("libringroad.so");
+  std::filesystem::copy(library_, other);
+  EXPECT_EQ(variable("LD_PRELOAD", {},
+                     {"LD_PRELOAD=" + other, "ASAN_OPTIONS=verify_asan_link_order=0"}),
+            library_);
 }
 
 TEST_F(Run, APathIsMadeAbsoluteBeforeTheProgramMayChangeItsFolder) {
@@ -152,6 +162,36 @@ TEST_F(Run, AProgramThatCannotBeRunGives126) {
   EXPECT_EQ(result.status, 126);
   EXPECT_THAT(result.err, HasSubstr("not an executable file"));
   EXPECT_EQ(run({"--", folder_.path()}).status, 126);
+}
+
+TEST_F(Run, AnInterpreterThatIsNotThereIsNamed) {
+  write_file(folder_.file("script"), "#!/no/such/shell -e\n", 0755);
+  write_file(folder_.file("crlf"), "#!/bin/sh\r\nexit 0\r\n", 0755);
+  const std::string why = "its interpreter \"/no/such/shell\": No such file or directory\n";
+  for (const std::vector<std::string>& mark : {std::vector<std::string>{"--"}, {"--check", "--"}}) {
+    const auto run_marked = [&](const char* name) {
+      std::vector<std::string> words = mark;
+      words.push_back(folder_.file(name));
+      return run(words);
+    };
+    EXPECT_EQ(run_marked("script").status, 127);
+    EXPECT_THAT(run_marked("script").err, HasSubstr(folder_.file("script") + ": " + why));
+    EXPECT_THAT(run_marked("crlf").err,
+                HasSubstr("\"/bin/sh?\": No such file or directory (its lines end in CR LF"));
+  }
+}
+
+TEST_F(Run, ALogThatCannotBeWrittenIsWarnedOf) {
+  const std::string lost = folder_.file("absent/log");
+  const std::string warning = "warning: the log is lost: " + lost + ": No such file or directory";
+  const Result named = run({"--log", lost, "--", "echo", "started"});
+  EXPECT_EQ(named.out, "started\n");
+  EXPECT_THAT(named.err, HasSubstr(warning));
+  write_file(policy_, "log = \"" + lost + "\"\n" + kGoodPolicy);
+  EXPECT_THAT(run({"--", "true"}).err, HasSubstr(warning));
+  EXPECT_THAT(run({"--log", folder_.path() + "/", "--", "true"}).err, HasSubstr("Is a directory"));
+  EXPECT_EQ(run({"--log", folder_.file("log"), "--", "true"}).err, "");
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("log"))) << "the program may become another user";
 }
 
 TEST_F(Run, AStaticProgramIsWarnedOf) {
