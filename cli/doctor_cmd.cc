@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -276,11 +277,11 @@ void add_doctor_command(CLI::App& app, int& exit_status) {
       ->option_text("FILE");
   command->add_option("--pid", arguments->questions.pid, "also look at this process")
       ->option_text("PID")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, INT_MAX));
   command
       ->add_option("--watch", arguments->watch_s, "how long the counters are watched; default: 1")
       ->option_text("SECONDS")
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(seconds_within(0, 3600));
   CLI::Option* only =
       command->add_option("--only", arguments->only, "these checks alone, with commas between them")
           ->option_text("CHECK,...")

@@ -39,9 +39,43 @@ void print_version() {
   }
 }
 
-bool has_command(const CLI::App& app, const std::string& name) {
-  const auto is_it = [&](const CLI::App* command) { return command->get_name() == name; };
-  return !app.get_subcommands(is_it).empty();
+// "policy chekc": the words that should name a command and do not; empty: they do.
+std::string unknown_command(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* at = &app;
+  std::string named;
+  for (const std::string& word : words) {
+    if (word.starts_with('-') || at->get_subcommands({}).empty()) return {};
+    named += (named.empty() ? "" : " ") + word;
+    const auto is_it = [&](const CLI::App* command) { return command->get_name() == word; };
+    const auto below = at->get_subcommands(is_it);
+    if (below.empty()) return named;
+    at = below.front();
+  }
+  return {};
+}
+
+// A script's variable that is not set must not turn into the default. What `policy explain` is told of a
+// process may well be nothing.
+void refuse_empty_values(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (!option->nonpositional() || option->get_items_expected_min() == 0) continue;
+    option->check([](const std::string& value) -> std::string {
+      return value.empty() ? "the value is empty" : "";
+    });
+  }
+  for (CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() != "explain") refuse_empty_values(*command);
+  }
+}
+
+// "ringroad ss: --carrier: foo not in {tcp,shm,rdma}; see ringroad ss --help"
+std::string failure_message(const CLI::App* app, const CLI::Error& error) {
+  std::string name = app->get_name();
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+    name += " " + app->get_name();
+  }
+  return name + ": " + error.what() + "; see " + name + " --help\n";
 }
 
 int run_command(std::vector<std::string> words) {
@@ -75,11 +109,14 @@ int run_command(std::vector<std::string> words) {
       "  ringroad set all tcp\n"
       "\n"
       "`ringroad COMMAND --help` has more, also on exit statuses. Wrong arguments give 2.\n");
-  if (!words.empty() && !words.front().starts_with('-') && !has_command(app, words.front())) {
-    std::fprintf(stderr, "ringroad: there is no command \"%s\"; see ringroad --help\n",
-                 words.front().c_str());
+  if (const std::string unknown = unknown_command(app, words); !unknown.empty()) {
+    const std::size_t last = unknown.rfind(' ');
+    std::fprintf(stderr, "ringroad: there is no command \"%s\"; see ringroad%s --help\n", unknown.c_str(),
+                 last == std::string::npos ? "" : (" " + unknown.substr(0, last)).c_str());
     return kWrongArguments;
   }
+  refuse_empty_values(app);
+  app.failure_message(failure_message);
   program = take_program(app, words);
   load = take_load(words);
   try {

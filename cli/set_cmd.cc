@@ -202,7 +202,7 @@ void add_set_command(CLI::App& app, int& exit_status) {
       ->option_text(" ");
   command->add_option("--wait", arguments->wait_s, "how long to wait for it; default: 2")
       ->option_text("SECONDS")
-      ->check(CLI::NonNegativeNumber);
+      ->check(seconds_within(0, 86'400));
   add_directory_option(*command, arguments->directory);
   command->footer(
       "Modes:\n"

@@ -28,6 +28,19 @@ inline void set_usage(CLI::App& command, std::string usage) {
   command.get_formatter()->column_width(26);
 }
 
+// Also no "nan", which CLI::Range lets pass.
+inline CLI::Validator seconds_within(int least, int most) {
+  const std::string wanted =
+      "a number of seconds from " + std::to_string(least) + " to " + std::to_string(most);
+  return {[=](std::string& text) -> std::string {
+            double value = 0;
+            const bool number = CLI::detail::lexical_cast(text, value);
+            if (number && value >= least && value <= most) return {};
+            return "it is " + wanted + ", not \"" + text + "\"";
+          },
+          ""};
+}
+
 inline void add_directory_option(CLI::App& command, std::string& directory) {
   command
       .add_option("--directory", directory,

@@ -60,6 +60,11 @@ TEST(Command, WrongArgumentsGiveTwoAndAreToldOnStderr) {
                                                 {"top", "--by", "day"},
                                                 {"top", "--sort", "colour"},
                                                 {"version", "x"},
+                                                {"set", "--wait", "nan", "all", "tcp"},
+                                                {"set", "--wait", "1e99", "all", "tcp"},
+                                                {"doctor", "--watch", "nan", "--list"},
+                                                {"doctor", "--unit", "", "--list"},
+                                                {"ss", "--directory", ""},
                                                 {"policy"}}) {
     const Result result = ringroad(words);
     EXPECT_EQ(result.status, 2) << testing::PrintToString(words);
@@ -70,6 +75,15 @@ TEST(Command, WrongArgumentsGiveTwoAndAreToldOnStderr) {
 
 TEST(Command, AnUnknownCommandIsNamed) {
   EXPECT_THAT(ringroad({"sss"}).err, HasSubstr("no command \"sss\""));
+  const Result below = ringroad({"policy", "chekc", "file"});
+  EXPECT_EQ(below.status, 2);
+  EXPECT_EQ(below.err, "ringroad: there is no command \"policy chekc\"; see ringroad policy --help\n");
+}
+
+TEST(Command, AWrongArgumentIsToldWithItsCommand) {
+  EXPECT_EQ(ringroad({"policy", "check", "--nonsense"}).err,
+            "ringroad policy check: The following argument was not expected: --nonsense; "
+            "see ringroad policy check --help\n");
 }
 
 TEST(Command, ReasonsTellsMeaningAndRemedyOfThoseThatAreNamedOrOfAll) {
