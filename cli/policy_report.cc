@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "cli/text.h"
 #include "policy/units.h"
 
 namespace ringroad::cli {
@@ -44,7 +45,7 @@ std::string describe_traffic_class(const Settings& rule) {
 }
 
 void print_line(const char* key, const std::string& value) {
-  std::printf("    %-14s %s\n", key, value.c_str());
+  std::printf("    %-14s %s\n", key, printable(value).c_str());
 }
 
 void print_settings(const Settings& rule) {

@@ -129,6 +129,13 @@ TEST_F(ExplainProcess, SaysWhatTheProcessIsAndWhichRulesAreForIt) {
       << said.out;
 }
 
+TEST_F(ExplainProcess, LetsNoProcessSteerTheTerminal) {
+  const Sleeper sleeper(environment({"RINGROAD_LABELS=a\n\x1b[31m\xff=1"}));
+  const Result said = explain(sleeper);
+  EXPECT_THAT(said.out, HasSubstr("    labels         a??[31m?=1\n"));
+  EXPECT_THAT(said.out, HasSubstr("none of the labels \"a??[31m?=1\" is like"));
+}
+
 TEST_F(ExplainProcess, DecidesForAConnectionByTheProcessPolicyOrAnother) {
   const Sleeper sleeper(environment({"RINGROAD_LABELS=app=db"}));
   const Result own = explain(sleeper, {"--role", "connect", "10.9.0.1:40000", "10.9.1.1:3306"});
