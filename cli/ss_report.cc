@@ -103,8 +103,8 @@ std::string policy_words(const ProcessReport& process) {
     case PolicyStatus::kRefused:
       return "policy refused: " + printable(process.policy_detail);
     case PolicyStatus::kEditRefused:
-      return "edit of the policy refused, the " + counted(process.policy_rules, "rule") +
-             " from before it hold: " + printable(process.policy_detail);
+      return "edit of the policy refused, the policy before it holds (" +
+             counted(process.policy_rules, "rule") + "): " + printable(process.policy_detail);
     case PolicyStatus::kLoaded:
       return "policy of " + counted(process.policy_rules, "rule") +
              (process.policy_detail.empty() ? "" : " from " + printable(process.policy_detail));

@@ -44,7 +44,7 @@ Error failure(const std::string& path, std::string_view what, int error_number) 
   const char* reason = strerrordesc_np(error_number);
   std::string message = std::string(what) + ": " + (reason != nullptr ? reason : "unknown error");
   const char* remedy = "";
-  if (error_number == ENOENT || error_number == ENOTDIR) {
+  if (error_number == ENOENT || error_number == ENOTDIR || error_number == ELOOP) {
     remedy = "check the path";
   } else if (error_number == EACCES) {
     remedy = "let the user that runs the program read it";

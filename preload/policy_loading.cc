@@ -116,7 +116,9 @@ bool reload(int watch_fd) noexcept {
       own->header().policy_reloads.fetch_add(1);
     }
     edited.store(true, std::memory_order_relaxed);
-    log::write(log::Level::kInfo, ("the policy was edited: " + outcome.detail).c_str());
+    const std::string now =
+        outcome.detail.empty() ? "it has no file, every connection stays on TCP" : outcome.detail;
+    log::write(log::Level::kInfo, ("the policy was edited: " + now).c_str());
     return true;
   } catch (...) {
     log::write(log::Level::kError, "out of memory: an edit of the policy is not taken up");

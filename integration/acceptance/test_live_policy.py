@@ -62,7 +62,7 @@ def test_a_refused_edit_changes_nothing_and_is_told(host, policy, preload):
         assert states(host, asker.pid) == [ON_CHANNEL]
         shown = subprocess.run([host.tool.command, "ss", "--directory", host.runtime],
                                capture_output=True, text=True, check=True).stdout
-        assert "edit of the policy refused, the 1 rule from before it hold" in shown
+        assert "edit of the policy refused, the policy before it holds (1 rule)" in shown
         with support.Talker("ask", "127.0.0.1", pair.port, preload=preload) as refused:
             assert refused.line() == "connected"  # a new process has no policy: all TCP
             pair.say(refused, 4)

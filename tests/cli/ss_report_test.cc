@@ -156,7 +156,7 @@ TEST(SsText, ARefusedEditIsToldAsOne) {
   edited.policy_detail = "/etc/ringroad/policy.toml:3:8: error: unknown key";
   EXPECT_THAT(
       ss_text({{edited}, {}}, {}),
-      HasSubstr("\n7 mariadbd: edit of the policy refused, the 3 rules from before it hold: "
+      HasSubstr("\n7 mariadbd: edit of the policy refused, the policy before it holds (3 rules): "
                 "/etc/ringroad/policy.toml:3:8: error: unknown key\n"));
 }
 

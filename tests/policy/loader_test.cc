@@ -139,6 +139,10 @@ TEST_F(PolicyFiles, SaysWhyAFileCannotBeOpened) {
   const std::string below = write_rule("a.toml", "a") + "/b.toml";
   EXPECT_EQ(all_of(Policy::load_file(below).errors),
             below + ": error: cannot open the policy: Not a directory (check the path)\n");
+  const std::string loop = path("loop.toml");
+  fs::create_symlink(loop, loop);
+  EXPECT_EQ(all_of(Policy::load_file(loop).errors),
+            loop + ": error: cannot open the policy: Too many levels of symbolic links (check the path)\n");
 }
 
 // Root may read everything, so the tests that root runs step down for a while.
