@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -162,6 +163,9 @@ int run(const Arguments& arguments, const std::vector<std::string>& words) {
       return wrong("process " + std::to_string(pid) + ": " + (why.empty() ? "it has ended" : why));
     }
   }
+  if (!arguments.json.empty() && !std::ofstream(arguments.json, std::ios::app)) {
+    return wrong("--json " + arguments.json + ": " + strerrordesc_np(errno) + "; nothing was started");
+  }
   LoadCommand load;
   std::string why;
   if (!load.start(words, why)) return wrong(why);
@@ -192,7 +196,8 @@ int run(const Arguments& arguments, const std::vector<std::string>& words) {
     std::ofstream file(arguments.json);
     file << to_json(plan, result).dump(2) << "\n";
     if (!file.flush()) {
-      std::fprintf(stderr, "ringroad ab: cannot write %s\n", arguments.json.c_str());
+      std::fprintf(stderr, "ringroad ab: cannot write %s: %s\n", arguments.json.c_str(),
+                   strerrordesc_np(errno));
       return kFailed;
     }
   }

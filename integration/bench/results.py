@@ -32,8 +32,12 @@ class Results:
         self._file = None
 
     def __enter__(self):
-        self.out.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.out / CELLS, "a+", encoding="utf-8")
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.out / CELLS, "a+", encoding="utf-8")
+        except OSError as problem:
+            raise ResultsError(f"{problem.filename}: {problem.strerror}: name another folder with "
+                               "--out") from None
         try:
             self._lock()
             self._compare_settings()

@@ -131,6 +131,13 @@ def test_a_folder_of_other_settings_is_refused(out):
     assert "seconds is 5 there and 9 now" in done.stderr and "--out" in done.stderr
 
 
+def test_a_folder_that_cannot_be_made_is_named(out):
+    out.write_text("a file")
+    done = counted(out)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"{out}: File exists: name another folder with --out\n")
+
+
 @pytest.mark.parametrize("fails, rows", [("measure one shm", [3, 0, 3, 0, 3, 3, 3, 3]),
                                          ("open two shm", [3, 3, 3, 3, 3, 0, 3, 0])])
 def test_a_carrier_that_fails_has_its_row_and_holds_nobody_up(out, fails, rows):

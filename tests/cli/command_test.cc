@@ -140,6 +140,15 @@ TEST_F(Ss, NoProcessesAreNoError) {
   EXPECT_EQ(processes({}), 0U);
 }
 
+TEST_F(Ss, AbStartsNoLoadWhoseFiguresItCannotWrite) {
+  const auto segment = make_segment(folder_, "tikv-server");
+  const std::string file = folder_.file("absent/x.json");
+  const Result result = ringroad(
+      {"ab", "--directory", folder_.path(), std::to_string(getpid()), "--json", file, "--", "true"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_EQ(result.err, "ringroad ab: --json " + file + ": No such file or directory; nothing was started\n");
+}
+
 TEST_F(Ss, AStreamIsALine) {
   const auto segment = make_segment(folder_, "tikv-server");
   add_stream(*segment, 1, "fd00::1", 20160, "fd00::2", 51234);
