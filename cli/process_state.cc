@@ -96,7 +96,7 @@ std::string mapped_library(pid_t pid) {
 
 std::string why_no_segment(pid_t pid, const std::string& path) {
   const std::string number = std::to_string(pid);
-  if (kill(pid, 0) != 0 && errno == ESRCH) return "there is no process " + number;
+  if (!process_runs(pid, 0)) return "there is no process " + number;
   const std::string none = ": there is no " + path;
   if (!mapped_library(pid).empty()) {
     return "process " + number +
@@ -107,8 +107,12 @@ std::string why_no_segment(pid_t pid, const std::string& path) {
   std::ifstream maps("/proc/" + number + "/maps");
   if (maps.get() == std::ifstream::traits_type::eof()) {
     return "process " + number +
-           " has no segment here, and belongs to another user, so that nobody but " +
-           "that user and root can tell whether it is preloaded" + none;
+           (geteuid() == 0
+                ? " has no segment here, and not even root may see whether it is preloaded: it is the "
+                  "kernel's own, or protected"
+                : " has no segment here, and belongs to another user, so that nobody but that user and root "
+                  "can tell whether it is preloaded") +
+           none;
   }
   return "process " + number + " is not preloaded" + none;
 }

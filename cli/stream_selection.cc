@@ -1,7 +1,11 @@
 #include "cli/stream_selection.h"
 
+#include <sys/types.h>
+
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdio>
+#include <system_error>
 
 #include "cli/text.h"
 #include "cli/usage.h"
@@ -10,8 +14,10 @@ namespace ringroad::cli {
 namespace {
 
 std::string pid_problem(const std::string& text) {
-  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-  return digits ? "" : "\"" + text + "\" is not a process number";
+  pid_t pid = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
+  const bool is_one = error == std::errc{} && end == text.data() + text.size() && pid > 0;
+  return is_one ? "" : "\"" + text + "\" is not a process number";
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ TEST(Command, WrongArgumentsGiveTwoAndAreToldOnStderr) {
                                                 {"ss", "--carrier", "pigeon"},
                                                 {"ss", "--pid", "x"},
                                                 {"ss", "--pid", "-1"},
+                                                {"ss", "--pid", "0"},
                                                 {"ss", "--pid"},
                                                 {"ss", "--pid", "1", "2"},
                                                 {"ss", "--sort", "colour"},

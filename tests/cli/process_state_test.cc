@@ -83,5 +83,23 @@ TEST(MayBeOf, AUserOfTheProcessAndTheRootOfItsUserNamespace) {
   if (step != 'g') GTEST_SKIP() << "no user namespace here";
 }
 
+TEST(WhyNoSegment, AProcessThatHasEndedIsNone) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  siginfo_t ended{};
+  EXPECT_EQ(waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(why_no_segment(pid, "/x"), "there is no process " + std::to_string(pid));
+  waitpid(pid, nullptr, 0);
+}
+
+TEST(WhyNoSegment, OfAKernelThreadRootIsNotToldToAskAsRoot) {
+  std::string comm;
+  std::getline(std::ifstream("/proc/2/comm"), comm);
+  if (geteuid() != 0 || comm != "kthreadd") GTEST_SKIP() << "not root, or no kernel thread in sight";
+  EXPECT_EQ(why_no_segment(2, "/x"),
+            "process 2 has no segment here, and not even root may see whether it is preloaded: it is the "
+            "kernel's own, or protected: there is no /x");
+}
+
 }  // namespace
 }  // namespace ringroad::cli
