@@ -46,6 +46,7 @@ StreamPtr stream_of(int fd, const FdEntry& socket, const DeferredUse& early) noe
     return nullptr;
   }
   const int flags = sys::fcntl(fd, F_GETFL);
+  if ((flags & O_ASYNC) != 0) return nullptr;  // the kernel sends the signals
   StreamConfig config;
   policy_lookup::configure(*socket.rule, config);
   StreamPtr stream =

@@ -134,7 +134,9 @@ bool establish(int fd, const SocketRef& socket) noexcept {
     if (socket.is(Kind::kConnecting) && Endpoint::peer_of(fd, tuple.remote) &&
         Endpoint::local_of(fd, tuple.local)) {
       const int flags = sys::fcntl(fd, F_GETFL);
-      connected = static_cast<bool>(adopt(fd, Role::kConnect, tuple, socket->config,
+      // With O_ASYNC the kernel sends signals.
+      connected = (flags & O_ASYNC) == 0 &&
+                  static_cast<bool>(adopt(fd, Role::kConnect, tuple, socket->config,
                                           (flags & O_NONBLOCK) != 0, false));
     }
   }

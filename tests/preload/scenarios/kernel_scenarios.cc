@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -340,7 +341,10 @@ SCENARIO(a_number_that_fclose_freed, kComesBack) {
   a.client([&] { a.recv(fd, 1); a.recv(fd, 1); a.recv(next, 20); });
 }
 
-SCENARIO(a_stream_passed_to_another_process, kComesBack) {
+namespace {
+
+// `pass` sends the message from the first socket.
+void pass_to_another_process(Actor& a, long (*pass)(int, msghdr&)) {
   const int fd = a.stream();
   a.client([&] { a.send(fd, "unread when passed"); });
   if (a.is_server()) {
@@ -360,7 +364,7 @@ SCENARIO(a_stream_passed_to_another_process, kComesBack) {
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    a.result("sendmsg", ::sendmsg(pair[0], &msg, 0));
+    a.result("passed", pass(pair[0], msg));
     a.close(fd);
     const pid_t child = ::fork();
     if (child == 0) {
@@ -385,6 +389,23 @@ SCENARIO(a_stream_passed_to_another_process, kComesBack) {
     a.recv(fd, 10);
   }
   a.sync();
+}
+
+}  // namespace
+
+SCENARIO(a_stream_passed_to_another_process, kComesBack) {
+  pass_to_another_process(a, [](int to, msghdr& msg) -> long { return ::sendmsg(to, &msg, 0); });
+}
+
+SCENARIO(a_stream_passed_by_number, kComesBack) {
+  pass_to_another_process(a, [](int to, msghdr& msg) { return ::syscall(SYS_sendmsg, to, &msg, 0); });
+}
+
+SCENARIO(a_stream_passed_in_a_list_by_number, kComesBack) {
+  pass_to_another_process(a, [](int to, msghdr& msg) {
+    mmsghdr list{msg, 0};
+    return ::syscall(SYS_sendmmsg, to, &list, 1, 0);
+  });
 }
 
 SCENARIO(out_of_band, kComesBack) {

@@ -4,6 +4,7 @@
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -248,6 +249,31 @@ SCENARIO(low_water_from_before_the_connection, 0) {
     a.result("connect", ::connect(fd, reinterpret_cast<sockaddr*>(&to), length));
   }
   ask_and_be_answered(a, fd, &Actor::client, &Actor::server);
+}
+
+SCENARIO(signals_asked_for_before_the_connection, 0) {
+  a.meet();
+  int fd = -1;
+  if (a.is_server()) {
+    fd = a.accept_blocking();
+  } else {
+    count_signal(SIGIO, true);
+    fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    a.result("F_SETOWN", ::fcntl(fd, F_SETOWN, ::getpid()));
+    a.result("O_ASYNC", ::fcntl(fd, F_SETFL, O_ASYNC));
+    socklen_t length = 0;
+    sockaddr_storage to = a.address(AF_INET, length);
+    a.result("connect", ::connect(fd, reinterpret_cast<sockaddr*>(&to), length));
+  }
+  ask_and_be_answered(a, fd, &Actor::client, &Actor::server);
+  a.client([&] { signals_seen(); });
+  a.server([&] { a.send(fd, "x"); });
+  a.client([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    a.log("a signal came: %d", signals_seen() > 0);
+    ::signal(SIGIO, SIG_IGN);
+    a.recv(fd, 1);
+  });
 }
 
 SCENARIO(low_water_of_a_listener, 0) {
