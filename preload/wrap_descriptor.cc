@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <cstdarg>
+#include <cstddef>
 
 #include "preload/cancellation.h"
 #include "preload/deferred_stream.h"
@@ -263,10 +264,17 @@ RR_NOINLINE int stream_getsockopt(int fd, int level, int name, void* value, sock
     give_away(fd, Reason::kDescriptorUse);  // it receives
     return real().getsockopt(fd, level, name, value, len);
   }
-  const bool nodelay = level == IPPROTO_TCP;
   const SocketRef socket = socket_lifecycle::find(fd);
   Stream* stream = socket.stream();
-  if (nodelay) {
+  if (level == IPPROTO_TCP && name == TCP_INFO) {
+    const int result = real().getsockopt(fd, level, name, value, len);
+    if (result == 0 && stream != nullptr && *len > offsetof(tcp_info, tcpi_state)) {
+      auto& state = static_cast<tcp_info*>(value)->tcpi_state;
+      state = stream->tcp_state(state);
+    }
+    return result;
+  }
+  if (level == IPPROTO_TCP) {
     const auto call = [&] { return real().getsockopt(fd, level, name, value, len); };
     return stream == nullptr ? call() : stream->between_frames(call);
   }
@@ -353,7 +361,8 @@ int rr_getsockopt(int fd, int level, int name, void* value, socklen_t* len) {
     return result;
   }
   const bool ours =
-      (level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_ZEROCOPY_RECEIVE)) ||
+      (level == IPPROTO_TCP &&
+       (name == TCP_NODELAY || name == TCP_INFO || name == TCP_ZEROCOPY_RECEIVE)) ||
       (level == SOL_SOCKET && name == SO_ERROR);
   const bool kernels = deferred_stream::is(fd) && name != TCP_ZEROCOPY_RECEIVE;
   if (!ours || !fd_table::managed(fd) || kernels) {

@@ -32,6 +32,8 @@ class Stream : public StreamReadiness, public std::enable_shared_from_this<Strea
   int take_error() noexcept;    // SO_ERROR
   int unread_bytes() noexcept;  // FIONREAD
   int unsent_bytes() noexcept;  // SIOCOUTQ
+  // TCP_INFO's state: that of the kernel, which hears of no end that goes by the channel.
+  std::uint8_t tcp_state(std::uint8_t of_kernel) noexcept;
   // For the program's calls about TCP_NODELAY, which has another value while a frame is written.
   template <typename Call>
   auto between_frames(Call call) noexcept {

@@ -112,6 +112,18 @@ int Stream::unsent_bytes() noexcept {
   return static_cast<int>(channel_->tx_head() - channel_->tx_consumed());
 }
 
+std::uint8_t Stream::tcp_state(std::uint8_t of_kernel) noexcept {
+  MutexLock tx(tx_mutex_);
+  MutexLock rx(rx_mutex_);
+  if (state() == State::kOnChannel && channel_->control_may_wait()) take_in_channel();
+  if (state() != State::kOnChannel || of_kernel == TCP_CLOSE) return of_kernel;
+  const bool ended = fin_at_ != kNoBoundary || peer_closed();
+  if (sent_after_peer_closed_ || (ended && shut_wr())) return TCP_CLOSE;
+  if (ended) return TCP_CLOSE_WAIT;
+  if (shut_wr()) return TCP_FIN_WAIT2;
+  return of_kernel;
+}
+
 int Stream::unread_to_tell() noexcept {
   learn(Option::kTellsUnread);
   if (!tells_unread_.load(std::memory_order_relaxed)) return -1;

@@ -61,9 +61,11 @@ Names treated_specially() {
   return names;
 }
 
-// Other names of what stands in the table.
+// Other names of what stands in the table, and the states that TCP_INFO tells.
 Names without_synonyms(Names names) {
-  for (const char* synonym : {"SIOCINQ", "TCP_CM_INQ"}) names.erase(synonym);
+  for (const char* other : {"SIOCINQ", "TCP_CM_INQ", "TCP_CLOSE", "TCP_CLOSE_WAIT", "TCP_FIN_WAIT2"}) {
+    names.erase(other);
+  }
   return names;
 }
 

@@ -35,6 +35,18 @@ void set(Actor& a, int fd, const char* name, int level, int number, int value) {
            ::setsockopt(fd, level, number, &value, sizeof value));
 }
 
+// What TCP_INFO tells of the connection's state, once it is that.
+void settle_state(Actor& a, int fd, int awaited) {
+  tcp_info info{};
+  for (int i = 0; i < 200; ++i) {
+    socklen_t length = sizeof info;
+    if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) break;
+    if (info.tcpi_state == awaited) break;
+    ::usleep(10'000);
+  }
+  a.log("state %d", info.tcpi_state);
+}
+
 using Turn = void (Actor::*)(const std::function<void()>& turn);
 
 void ask_and_be_answered(Actor& a, int fd, Turn asker, Turn other) {
@@ -249,6 +261,16 @@ SCENARIO(low_water_from_before_the_connection, 0) {
     a.result("connect", ::connect(fd, reinterpret_cast<sockaddr*>(&to), length));
   }
   ask_and_be_answered(a, fd, &Actor::client, &Actor::server);
+}
+
+SCENARIO(ends_are_in_the_state_of_tcp_info, kStaysOnChannel) {
+  const int fd = a.stream();
+  ask_and_be_answered(a, fd, &Actor::client, &Actor::server);
+  a.both([&] { settle_state(a, fd, TCP_ESTABLISHED); });
+  a.client([&] { a.shutdown(fd, SHUT_WR); });
+  a.both([&] { settle_state(a, fd, a.is_client() ? TCP_FIN_WAIT2 : TCP_CLOSE_WAIT); });
+  a.server([&] { a.shutdown(fd, SHUT_WR); });
+  a.both([&] { settle_state(a, fd, TCP_CLOSE); });
 }
 
 SCENARIO(signals_asked_for_before_the_connection, 0) {
