@@ -107,7 +107,8 @@ bool copy_few(char* to, const char* from, std::size_t n) noexcept {
 
 // Not inlined: all that a caller keeps in registers is saved once, where it calls this. The address sanitizer
 // would have the guard elsewhere than on the stack.
-[[gnu::noinline, gnu::no_sanitize_address]] bool copy_many(void* to, const void* from, std::size_t n) noexcept {
+[[gnu::noinline, gnu::no_sanitize_address]]
+bool copy_many(void* to, const void* from, std::size_t n) noexcept {
   Guard own;
   own.to = reinterpret_cast<Address>(to);
   own.from = reinterpret_cast<Address>(from);
