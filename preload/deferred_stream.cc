@@ -273,7 +273,7 @@ bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result
   signals::begin_wait();
   while (!done && thread_wake_fd() >= 0) {
     result = -1;
-    if (!Stream::sleep_early(fd, socket->waiters, socket->use)) return true;
+    if (!Stream::sleep_early(fd, socket->waiters, socket->use)) return errno != ERESTART;
     if (!socket->use.enter()) break;
     result = sys::recv(fd, buf, n, flags | MSG_DONTWAIT);
     leave(fd, socket, Call::kReceives, result);
@@ -290,7 +290,7 @@ bool receives_later(int fd, void* buf, std::size_t n, int flags, ssize_t& result
   if (stream == nullptr || stream->on_kernel_for_good()) return false;
   const iovec all{buf, n};
   result = stream->recv(&all, 1, flags);
-  return true;
+  return result >= 0 || errno != ERESTART;
 }
 
 }  // namespace ringroad::preload::deferred_stream

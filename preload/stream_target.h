@@ -44,6 +44,16 @@ struct StreamTarget {
   }
 };
 
+// A call that looks the number up each time that it is made. As the kernel's, it is made anew behind a
+// handler that asks for it (SA_RESTART): that may have closed the number, or said that nobody waits.
+template <typename Call>
+[[gnu::always_inline]] inline ssize_t made_anew(Call call) {
+  const int saved = errno;
+  ssize_t result;
+  while (hardly_ever((result = call()) < 0) && errno == ERESTART) errno = saved;
+  return result;
+}
+
 RR_NOINLINE inline bool demote_for_kernel(int fd) noexcept {
   StreamTarget(fd).to_kernel(Reason::kDescriptorUse);
   return true;

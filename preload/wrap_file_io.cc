@@ -86,12 +86,16 @@ ssize_t send_file(Stream& stream, int in, off_t* offset, size_t n) {
   return static_cast<ssize_t>(done);
 }
 
-RR_NOINLINE ssize_t stream_sendfile(int out, int in, off_t* offset, size_t n) {
+RR_NOINLINE ssize_t sendfile_once(int out, int in, off_t* offset, size_t n) {
   StreamTarget target(out);
   const Origin origin = target.ours() ? origin_of(in, offset) : Origin::kKernels;
   if (origin == Origin::kPlainFile) return send_file(*target.stream, in, offset, n);
   if (origin == Origin::kKernels) target.to_kernel(Reason::kDescriptorUse);
   return cancellation::caught(real().sendfile, out, in, offset, n);
+}
+
+ssize_t stream_sendfile(int out, int in, off_t* offset, size_t n) {
+  return made_anew([&] { return sendfile_once(out, in, offset, n); });
 }
 
 }  // namespace

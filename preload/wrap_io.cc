@@ -118,16 +118,18 @@ enum class Way : bool { kIn, kOut };
 template <Way way, typename Valid, typename InKernel, typename OnStream>
 [[gnu::always_inline]] inline ssize_t transfer(int fd, Reason special, Valid valid,
                                                InKernel in_kernel, OnStream on_stream) {
-  StreamTarget target(fd);
-  if (target.lost) {
-    errno = ECONNRESET;
-    return -1;
-  }
-  if (special != Reason::kNone) target.to_kernel(special);
-  if (!target.ours() || special != Reason::kNone || !valid()) {
-    return target.count(way == Way::kOut, in_kernel());
-  }
-  return on_stream(*target.stream);
+  return made_anew([&]() -> ssize_t {
+    StreamTarget target(fd);
+    if (target.lost) {
+      errno = ECONNRESET;
+      return -1;
+    }
+    if (special != Reason::kNone) target.to_kernel(special);
+    if (!target.ours() || special != Reason::kNone || !valid()) {
+      return target.count(way == Way::kOut, in_kernel());
+    }
+    return on_stream(*target.stream);
+  });
 }
 constexpr auto always = [] { return true; };
 constexpr auto never = [] { return false; };

@@ -19,7 +19,8 @@ namespace ringroad {
 class Stream : public StreamReadiness, public std::enable_shared_from_this<Stream> {
  public:
   // ---- The program's calls (stream_io.cc, stream_recv.cc, stream_sockopts.cc). As recv(2),
-  // send(2): the result, or -1 and errno. SIGPIPE is raised here unless MSG_NOSIGNAL is given.
+  // send(2): the result, or -1 and errno, which may be ERESTART: the caller looks the number up and makes the
+  // call anew. SIGPIPE is raised here unless MSG_NOSIGNAL is given.
   // Cancellation points, but for a send whose sleep is not to be one: -1 and ECANCELED when the thread is
   // ended, whatever has been transferred.
   ssize_t send(const iovec* iov, int count, int flags, Sleep sleep = Sleep::kCancellable) noexcept;

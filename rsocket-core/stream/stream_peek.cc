@@ -114,12 +114,12 @@ ssize_t Stream::peek_all(const iovec* iov, int count_iov, int flags) noexcept {
       continue;
     }
     if (n == 0 && until != deadline) continue;
-    if (n < 0 && sleep_errno == EINTR && seen == 0 && deadline == kForever && restarts()) continue;
     if (seen > 0 && sleep_errno != ECANCELED) {
       errno = saved;
       return seen;
     }
-    errno = n == 0 ? EAGAIN : sleep_errno;
+    const bool interrupted = n < 0 && sleep_errno == EINTR && deadline == kForever;
+    errno = n == 0 ? EAGAIN : interrupted ? after_handler() : sleep_errno;
     return -1;
   }
 }

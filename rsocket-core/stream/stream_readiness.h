@@ -130,14 +130,14 @@ class StreamReadiness : public StreamTransitions {
   using StreamTransitions::StreamTransitions;
   ~StreamReadiness() = default;
 
-  // False: errno. `restart`: a signal whose handler asks for it does not end the sleep.
+  // False: errno. `restart`: ERESTART, if a handler that asks for that has ended the sleep.
   // `polled`: there is no use in polling before.
   bool sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind,
                          bool polled = false) noexcept;
-  // A sleep of the program's in which the thread may be cancelled, and whether one that ended with EINTR
-  // goes on.
+  // A sleep of the program's in which the thread may be cancelled, and what a call says of one that ended
+  // with EINTR. ERESTART: it is to be made anew, from the number on, as the handler may have closed that.
   static int sleep_as_program(pollfd* fds, unsigned long count, std::int64_t deadline_ns) noexcept;
-  static bool restarts() noexcept;
+  static int after_handler() noexcept;
   // Sleeps until the kernel has the stream for good and what was unread, or the stream is over.
   void sleep_until_on_kernel(std::int64_t timeout_ns, bool can_be_woken) noexcept;
   void sleep_while_held(std::int64_t deadline_ns) noexcept;

@@ -91,13 +91,10 @@ bool goes_on_after(int slept) noexcept { return slept >= 0 || errno != ECANCELED
 
 }  // namespace
 
-// A sleep ended with EINTR: does the call go on? If so it begins to wait anew.
-bool StreamReadiness::restarts() noexcept {
+int StreamReadiness::after_handler() noexcept {
   const unsigned ran = signals::thread_state.ran;
-  const bool goes_on =
-      ran == signals::kNone ? every_handler_restarts() : ran == signals::kRestarting;
-  if (goes_on) signals::begin_wait();
-  return goes_on;
+  const bool anew = ran == signals::kNone ? every_handler_restarts() : ran == signals::kRestarting;
+  return anew ? ERESTART : EINTR;
 }
 
 int StreamReadiness::sleep_as_program(pollfd* fds, nfds_t count, std::int64_t deadline_ns) noexcept {
@@ -115,11 +112,9 @@ int StreamReadiness::sleep_on_word(ThreadWaiter& waiter, short events, std::int6
   const timespec* until = timeout_until(deadline_ns, timeout);
   if (until == nullptr && ends_by_signal) until = &timeout;
   const signals::RunHandlers handlers_run;
+  const SleepOnWord here(waiter.on.word.get());
   if (ended_by_put_off()) return -1;
   const int n = word_sleep(waiter.on, until, kind == Sleep::kCancellable);
-  // The kernel has restarted the sleep after those that ask for it.
-  const bool restarted = until == nullptr && signals::thread_state.ran == signals::kRestarting;
-  if (n >= 0 && restarted) signals::begin_wait();
   if (n > 0 && (events & POLLIN) != 0) note_wake_up();
   return n;
 }
@@ -146,21 +141,18 @@ bool StreamReadiness::sleep_early(int fd, WaitList& waiters, const DeferredSelec
   Waiter waiter;
   waiter.events = POLLIN;
   waiter.wake_fd = thread_wake_fd();
-  for (;;) {
-    Listed listed(&waiters, waiter);
-    if (use.settled()) return true;
-    pollfd fds[] = {{waiter.wake_fd, POLLIN, 0}, {fd, POLLIN, 0}};
-    const int n = sleep_as_program(fds, 2, kForever);
-    const int sleep_errno = errno;
-    listed.leave();
-    if (n > 0) {
-      if (fds[0].revents != 0) clear_wake(waiter.wake_fd);
-      return true;
-    }
-    if (n < 0 && sleep_errno == EINTR && restarts()) continue;
-    errno = sleep_errno;
-    return false;
+  Listed listed(&waiters, waiter);
+  if (use.settled()) return true;
+  pollfd fds[] = {{waiter.wake_fd, POLLIN, 0}, {fd, POLLIN, 0}};
+  const int n = sleep_as_program(fds, 2, kForever);
+  const int sleep_errno = errno;
+  listed.leave();
+  if (n > 0) {
+    if (fds[0].revents != 0) clear_wake(waiter.wake_fd);
+    return true;
   }
+  errno = sleep_errno == EINTR ? after_handler() : sleep_errno;
+  return false;
 }
 
 bool StreamReadiness::sleep_until_ready(short events, std::int64_t deadline_ns, bool restart, Sleep kind,
@@ -170,43 +162,44 @@ bool StreamReadiness::sleep_until_ready(short events, std::int64_t deadline_ns, 
   ThreadWaiter waiter;
   waiter.events = events;
   waiter.wake_fd = thread_wake_fd();
-  for (;;) {
-    // Without a descriptor to be woken by (EMFILE), look again every so often.
-    const bool deaf = waiter.wake_fd < 0;
-    std::int64_t until = deaf ? std::min(deadline_ns, sys::now_ns() + kDeafSliceNs) : deadline_ns;
-    Listed listed(deaf ? nullptr : &waiters_, waiter);
-    const bool restartable = restart && deadline_ns == kForever;
-    int n = deaf ? kNoWord : sleep_on_word(waiter, events, until, kind, !restartable);
-    PollPlan plan;
-    pollfd fds[3] = {};
-    if (n == kNoWord) {
-      plan = plan_poll(events, Arm::kIfIdle);
-      if (plan.ready != 0) return true;
-      nfds_t count = 0;
-      fds[count++] = {waiter.wake_fd, POLLIN, 0};  // a negative number is passed over
-      if (sleeps_by_edge(plan)) {
-        if (!watch_by_edge(plan, waiter.wake_fd)) until = std::min(deadline_ns, sys::now_ns() + kDeafSliceNs);
-      } else if (plan.channel_fd >= 0) {
-        fds[count++] = {plan.channel_fd, POLLIN, 0};
-      }
-      if (plan.use_kernel) fds[count++] = {fd(), plan.kernel_events, 0};
-      n = kind == Sleep::kCancellable ? sleep_as_program(fds, count, until)
-                                      : sleep_by(held, fds, count, until);
+  // Without a descriptor to be woken by (EMFILE), look again every so often.
+  const bool deaf = waiter.wake_fd < 0;
+  std::int64_t until = deaf ? std::min(deadline_ns, sys::now_ns() + kDeafSliceNs) : deadline_ns;
+  Listed listed(deaf ? nullptr : &waiters_, waiter);
+  const bool restartable = restart && deadline_ns == kForever;
+  int n = deaf ? kNoWord : sleep_on_word(waiter, events, until, kind, !restartable);
+  PollPlan plan;
+  pollfd fds[3] = {};
+  if (n == kNoWord) {
+    plan = plan_poll(events, Arm::kIfIdle);
+    if (plan.ready != 0) return true;
+    nfds_t count = 0;
+    fds[count++] = {waiter.wake_fd, POLLIN, 0};  // a negative number is passed over
+    if (sleeps_by_edge(plan)) {
+      if (!watch_by_edge(plan, waiter.wake_fd)) until = std::min(deadline_ns, sys::now_ns() + kDeafSliceNs);
+    } else if (plan.channel_fd >= 0) {
+      fds[count++] = {plan.channel_fd, POLLIN, 0};
     }
-    const int sleep_errno = errno;
-    listed.leave();
-    if (n > 0) {
-      if (fds[0].revents != 0) after_wake(waiter.wake_fd);
-      if (plan.channel_fd >= 0 && !sleeps_by_edge(plan) && fds[1].revents != 0) after_sleep();
-      return true;
-    }
-    if (n == 0 && until != deadline_ns) return true;
-    if (n < 0 && sleep_errno == EINTR && restartable && restarts()) {
-      continue;
-    }
-    errno = n == 0 ? EAGAIN : sleep_errno;
-    return false;
+    if (plan.use_kernel) fds[count++] = {fd(), plan.kernel_events, 0};
+    n = kind == Sleep::kCancellable ? sleep_as_program(fds, count, until)
+                                    : sleep_by(held, fds, count, until);
   }
+  const int sleep_errno = errno;
+  listed.leave();
+  if (n > 0) {
+    if (fds[0].revents != 0) after_wake(waiter.wake_fd);
+    if (plan.channel_fd >= 0 && !sleeps_by_edge(plan) && fds[1].revents != 0) after_sleep();
+  }
+  if (n == 0 && until == deadline_ns) {
+    errno = EAGAIN;
+  } else if (n < 0) {
+    errno = sleep_errno == EINTR && restartable ? after_handler() : sleep_errno;
+  } else if (restartable && signals::thread_state.ran == signals::kRestarting) {
+    errno = ERESTART;  // it has ended the sleep by what it has done
+  } else {
+    return true;
+  }
+  return false;
 }
 
 bool StreamReadiness::tx_is_held() noexcept {

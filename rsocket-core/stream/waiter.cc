@@ -23,6 +23,9 @@ std::atomic<std::uint64_t> wake_numbers{0};
 // Since the thread's innermost handler began: it has asked for its descriptor, to sleep.
 __attribute__((tls_model("initial-exec"))) thread_local bool tls_sleeps = false;
 
+// What it sleeps on, or a call of its own that a handler has interrupted.
+__attribute__((tls_model("initial-exec"))) thread_local std::atomic<std::uint32_t>* tls_word = nullptr;
+
 pthread_key_t exit_key;
 pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 bool have_exit_key = false;
@@ -195,8 +198,14 @@ bool handler_begins() noexcept { return std::exchange(tls_sleeps, false); }
 
 void handler_has_ended(bool begun) noexcept {
   if (hardly_ever(tls_sleeps) && tls_wake_fd > 0) wake_thread(tls_wake_fd);
+  if (tls_word != nullptr) sys::futex_ring(*tls_word);
   tls_sleeps = tls_sleeps || begun;
 }
+
+SleepOnWord::SleepOnWord(std::atomic<std::uint32_t>* word) noexcept
+    : outer_(std::exchange(tls_word, word)) {}
+
+SleepOnWord::~SleepOnWord() { tls_word = outer_; }
 
 void close_thread_wake_fd() noexcept {
   const signals::DeferHandlers whole;

@@ -37,6 +37,17 @@ void renumber_thread_wake() noexcept;
 // No object with a destructor: a handler may end its thread, whose stack is unwound past here.
 bool handler_begins() noexcept;
 void handler_has_ended(bool begun) noexcept;  // what handler_begins() has said
+// The calling thread is about to sleep on the word. A handler ends that, also where the kernel restarts it.
+class SleepOnWord {
+ public:
+  explicit SleepOnWord(std::atomic<std::uint32_t>* word) noexcept;
+  ~SleepOnWord();
+  SleepOnWord(const SleepOnWord&) = delete;
+  SleepOnWord& operator=(const SleepOnWord&) = delete;
+
+ private:
+  std::atomic<std::uint32_t>* const outer_;
+};
 // The thread needs it no more.
 void close_thread_wake_fd() noexcept;
 // In the child of a fork: the parent's descriptors are shared with it and must not be used.

@@ -1,4 +1,8 @@
 // Handlers of signals, as the program that installs them sees them.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -6,8 +10,12 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <functional>
+#include <string>
 
 #include "tests/preload/drivers/actor.h"
+#include "tests/preload/scenarios/settling.h"
 
 #pragma GCC diagnostic ignored \
     "-Wdeprecated-declarations"  // sigset(3) and siginterrupt(3), in use still
@@ -54,6 +62,69 @@ std::atomic<int> talking{-1};
 void add_value(int, siginfo_t* info, void*) {
   sum.fetch_add(info->si_value.sival_int);
   count.fetch_add(1);
+}
+
+// What programs do in a handler that is to end the call which it interrupts, though that is made anew.
+enum class End : std::uint8_t { kClose, kOtherFile, kNonBlocking, kByRequest, kTimeOut };
+std::atomic<End> ends_by{End::kClose};
+std::atomic<int> in_call{-1};
+std::atomic<int> other_file{-1};
+
+void end_call(int) {
+  const int saved = errno;
+  const int fd = in_call.load();
+  const timeval soon{0, 50'000};
+  int on = 1;
+  switch (ends_by.load()) {
+    case End::kClose:
+      ::close(fd);
+      break;
+    case End::kOtherFile:
+      ::dup2(other_file.load(), fd);
+      break;
+    case End::kNonBlocking:
+      ::fcntl(fd, F_SETFL, O_NONBLOCK);
+      break;
+    case End::kByRequest:
+      ::ioctl(fd, FIONBIO, &on);
+      break;
+    case End::kTimeOut:
+      ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+      ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon);
+      break;
+  }
+  errno = saved;
+}
+
+// A call of the server's is ended so, in each of these ways.
+void end_calls(Actor& a, const std::function<void(int)>& begin, const std::function<void(int)>& call) {
+  int ended[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ended) != 0) return;
+  ::close(ended[1]);
+  other_file = ended[0];
+  for (const End how : {End::kClose, End::kOtherFile, End::kNonBlocking, End::kByRequest, End::kTimeOut}) {
+    const int fd = a.stream();
+    if (a.is_server()) {
+      begin(fd);
+      struct sigaction action {};
+      action.sa_handler = end_call;
+      action.sa_flags = SA_RESTART;
+      sigaction(SIGUSR1, &action, nullptr);
+      ends_by = how;
+      in_call = fd;
+      Thread sleeper(a, [&] { call(fd); });
+      sleeper.wait_asleep();
+      sleeper.signal(SIGUSR1);
+      sleeper.join();
+      if (how != End::kClose) a.close(fd);
+    }
+    a.sync();
+  }
+}
+
+void leave_no_room(Actor& a, int fd) {
+  a.keep_full_ring(fd);
+  fill_for_long(fd);
 }
 
 void say_goodbye(int) {
@@ -204,6 +275,30 @@ SCENARIO(a_handler_says_goodbye_and_ends_the_process, kEndsItself) {
   }
   a.result("recv", n);
   a.log("the last of it: %s", last.c_str());
+}
+
+SCENARIO(a_restarted_recv_finds_what_the_handler_has_done, kStaysOnChannel) {
+  end_calls(a, [](int) {}, [&](int fd) { a.recv(fd, 4); });
+}
+
+SCENARIO(a_restarted_read_finds_what_the_handler_has_done, kStaysOnChannel) {
+  end_calls(a, [](int) {}, [&](int fd) { a.read(fd, 4); });
+}
+
+SCENARIO(a_restarted_peek_finds_what_the_handler_has_done, kStaysOnChannel) {
+  end_calls(a, [](int) {}, [&](int fd) { a.recv(fd, 4, MSG_PEEK | MSG_WAITALL); });
+}
+
+SCENARIO(a_restarted_send_finds_what_the_handler_has_done, kStaysOnChannel) {
+  end_calls(a, [&](int fd) { leave_no_room(a, fd); }, [&](int fd) { a.send(fd, "no room"); });
+}
+
+SCENARIO(a_restarted_sendfile_finds_what_the_handler_has_done, kStaysOnChannel) {
+  const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  end_calls(a, [&](int fd) { leave_no_room(a, fd); }, [&](int fd) {
+    off_t at = 0;
+    a.result("sendfile", ::sendfile(fd, file, &at, 100));
+  });
 }
 
 }  // namespace ringroad::test

@@ -1,14 +1,18 @@
-// For scenarios that begin where a stream is on its channel, whichever half of the test's runs it is.
+// For scenarios that begin where a stream is on its channel, whichever half of the test's runs it is, or
+// where there is no room.
 #pragma once
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 
 #include "tests/preload/drivers/actor.h"
 
@@ -45,6 +49,28 @@ inline void settle_by_libc(Actor& a, int fd) {
     }
   }
   a.sync();
+}
+
+// Until there is no room, and none will come: what is on its way makes some when it arrives. The thread does
+// not sleep, as others may wait for the sleep that follows.
+inline void fill(int fd) {
+  using Clock = std::chrono::steady_clock;
+  const std::string bytes = patterned(0, 100'000);
+  for (auto moved = Clock::now(); Clock::now() - moved < std::chrono::milliseconds(20); ::sched_yield()) {
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length);
+    bool room = false;
+    while (::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) room = true;
+    if (room || info.tcpi_unacked != 0) moved = Clock::now();
+  }
+}
+
+// The same for longer: what is left of a window the kernel uses when it has waited 0.2 s for more.
+inline void fill_for_long(int fd) {
+  fill(fd);
+  ::usleep(300'000);
+  fill(fd);
 }
 
 }  // namespace ringroad::test

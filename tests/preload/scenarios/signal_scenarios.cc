@@ -1,8 +1,6 @@
 // Calls that a signal interrupts.
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/time.h>
@@ -14,6 +12,7 @@
 #include <cstring>
 
 #include "tests/preload/drivers/actor.h"
+#include "tests/preload/scenarios/settling.h"
 
 namespace ringroad::test {
 namespace {
@@ -40,20 +39,6 @@ void interrupt(Actor& a, bool restart_handler, bool restarts, const std::functio
     release(fd);
   }
   a.sync();
-}
-
-// Until there is no room, and none will come: what is on its way makes some when it arrives.
-void fill(int fd) {
-  const std::string bytes = patterned(0, 100'000);
-  for (;;) {
-    tcp_info info{};
-    socklen_t length = sizeof info;
-    ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length);
-    bool room = false;
-    while (::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) room = true;
-    if (!room && info.tcpi_unacked == 0) return;
-    ::sched_yield();
-  }
 }
 
 void empty(int fd) {
