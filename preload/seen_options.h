@@ -47,6 +47,9 @@ void note_if_times_out(int fd) noexcept;
 constexpr bool sets_time_out(int name) noexcept {
   return name == SO_RCVTIMEO_OLD || name == SO_RCVTIMEO_NEW;
 }
+constexpr bool sets_time_out_to_send(int name) noexcept {
+  return name == SO_SNDTIMEO_OLD || name == SO_SNDTIMEO_NEW;
+}
 // All three, of a listener that is new here: what it accepts is as it is.
 void note_all(int fd) noexcept;
 

@@ -289,6 +289,13 @@ RR_NOINLINE int stream_getsockopt(int fd, int level, int name, void* value, sock
   return result;
 }
 
+using seen_options::sets_time_out_to_send;
+constexpr bool is_time_out(int level, int name) noexcept {
+  return level == SOL_SOCKET && (seen_options::sets_time_out(name) || sets_time_out_to_send(name));
+}
+// REQUIRES: the kernel has read it.
+bool is_negative(const void* time_out) noexcept { return static_cast<const timeval*>(time_out)->tv_sec < 0; }
+
 RR_NOINLINE int stream_setsockopt(int fd, int level, int name, const void* value,
                                   socklen_t len) {
   const Reason reason = reason_for_option(level, name);
@@ -300,14 +307,19 @@ RR_NOINLINE int stream_setsockopt(int fd, int level, int name, const void* value
     return stream->between_frames(call);
   }
   const int result = call();
-  if (result == 0 && stream != nullptr) stream->set_options_changed();
+  if (result == 0 && stream != nullptr) {
+    if (is_time_out(level, name)) stream->set_time_out(sets_time_out_to_send(name), is_negative(value));
+    stream->set_options_changed();
+  }
   return result;
 }
 
 RR_NOINLINE int set_on_stream(int fd, int level, int name, const void* value, socklen_t len) {
   if (deferred_stream::is(fd) && reason_for_option(level, name) == Reason::kNone) {
     const int result = real().setsockopt(fd, level, name, value, len);
-    if (deferred_stream::is(fd)) return result;  // else it has become a stream meanwhile, which is to know
+    const bool is_told = result == 0 && is_time_out(level, name) && is_negative(value);
+    // Else it is to become a stream, or has become one meanwhile, which is to know.
+    if (deferred_stream::is(fd) && !is_told) return result;
   }
   return cancellation::no_point<stream_setsockopt>(fd, level, name, value, len);
 }

@@ -13,6 +13,11 @@ class StreamOptions : public StreamStats {
   void set_nonblocking(bool on) noexcept { nonblocking_.store(on, std::memory_order_relaxed); }
   bool nonblocking() const noexcept;
   void set_options_changed() noexcept { known_options_.store(0, std::memory_order_release); }
+  // SO_SNDTIMEO or SO_RCVTIMEO is set, `over` to less than 0: no call waits. The kernel reads that back as 0,
+  // which is also no time-out.
+  void set_time_out(bool sending, bool over) noexcept {
+    (sending ? never_waits_to_send_ : never_waits_to_receive_).store(over, std::memory_order_relaxed);
+  }
   // Another process may have the descriptor too: the stream stays on TCP while one does.
   bool shared() const noexcept { return shared_.load(std::memory_order_acquire); }
 
@@ -39,6 +44,7 @@ class StreamOptions : public StreamStats {
   std::atomic<std::uint8_t> known_options_{0};    // Option: which of these
   std::atomic<std::int64_t> send_timeout_ns_{0};  // 0: none
   std::atomic<std::int64_t> recv_timeout_ns_{0};
+  std::atomic<bool> never_waits_to_send_{false}, never_waits_to_receive_{false};
 };
 
 }  // namespace ringroad

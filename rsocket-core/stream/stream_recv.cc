@@ -114,7 +114,8 @@ ssize_t Stream::recv_long(const iovec* iov, int count_iov, int flags) noexcept {
       if (deadline == 0) deadline = io_deadline(false);
       if (!sleep_until_ready(POLLIN, deadline, done == 0, Sleep::kCancellable,
                              std::exchange(polled, false))) {
-        if (done > 0 && errno != ECANCELED) break;
+        // Of nothing that is asked for the kernel says so whatever has ended the sleep.
+        if ((done > 0 || total == 0) && errno != ECANCELED) break;
         return -1;
       }
     }

@@ -13,6 +13,12 @@
 #include "rsocket-core/stream/stream.h"
 
 namespace ringroad {
+namespace {
+
+constexpr std::int64_t kMostSeconds = 4'000'000'000;  // of a time-out: nobody sees the end of that
+constexpr std::int64_t kLongAgoNs = 1;
+
+}  // namespace
 
 int Stream::shutdown(int how) noexcept {
   if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) {
@@ -146,7 +152,7 @@ void StreamOptions::learn(Option option) noexcept {
     return told ? value : decltype(value){};
   };
   const auto nanoseconds = [](const timeval& tv) noexcept {
-    return std::int64_t{tv.tv_sec} * 1'000'000'000 + std::int64_t{tv.tv_usec} * 1000;
+    return std::min<std::int64_t>(tv.tv_sec, kMostSeconds) * 1'000'000'000 + std::int64_t{tv.tv_usec} * 1000;
   };
   switch (option) {
     case Option::kRecvTimeout:
@@ -171,6 +177,9 @@ void StreamOptions::learn(Option option) noexcept {
 }
 
 std::int64_t StreamOptions::io_deadline(bool sending) noexcept {
+  if ((sending ? never_waits_to_send_ : never_waits_to_receive_).load(std::memory_order_relaxed)) {
+    return kLongAgoNs;
+  }
   learn(sending ? Option::kSendTimeout : Option::kRecvTimeout);
   const std::int64_t timeout =
       (sending ? send_timeout_ns_ : recv_timeout_ns_).load(std::memory_order_relaxed);

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "tests/preload/drivers/actor.h"
+#include "tests/preload/scenarios/settling.h"
 
 namespace ringroad::test {
 
@@ -131,6 +132,58 @@ SCENARIO(a_time_out_of_one_direction_is_not_the_others, kStaysOnChannel) {
     a.send(fd, "answer");
   }
   a.sync();
+}
+
+// What a program computes as left of its time may be less than nothing.
+SCENARIO(a_time_out_below_zero_is_over, kStaysOnChannel) {
+  const int fd = a.stream();
+  const auto set = [&](int option, time_t seconds) {
+    const timeval tv{seconds, 0};
+    a.result("setsockopt", ::setsockopt(fd, SOL_SOCKET, option, &tv, sizeof tv));
+    timeval now{9, 9};
+    socklen_t length = sizeof now;
+    ::getsockopt(fd, SOL_SOCKET, option, &now, &length);
+    a.log("%ld s", static_cast<long>(now.tv_sec));
+  };
+  a.client([&] {
+    set(SO_RCVTIMEO, -1);
+    a.set_nonblocking(fd, false);
+    a.timed(0, [&] { a.recv(fd, 10); });
+    a.timed(0, [&] { a.recv(fd, 10, MSG_PEEK | MSG_WAITALL); });
+  });
+  a.server([&] { a.send(fd, "abc"); });
+  a.client([&] {
+    a.settle(fd, POLLIN, POLLIN);
+    a.timed(0, [&] { a.recv(fd, 10, MSG_WAITALL); });
+    a.set_timeout(fd, SO_RCVTIMEO, 50);
+    a.timed(50, [&] { a.recv(fd, 10); });
+    set(SO_RCVTIMEO, 20'000'000'000);
+  });
+  if (a.is_client()) {
+    Thread reader(a, [&] { a.recv(fd, 10); });
+    reader.wait_asleep();
+    a.sync();
+    reader.join();
+    a.keep_full_ring(fd);
+    fill(fd);
+    set(SO_SNDTIMEO, -1);
+    a.timed(0, [&] { a.send(fd, "no room"); });
+  } else {
+    a.sync();
+    a.send(fd, "d");
+  }
+  a.sync();
+}
+
+// So the kernel says of a receive that asks for no byte, whatever has ended its sleep.
+SCENARIO(a_receive_of_nothing_that_times_out_is_no_error, kStaysOnChannel) {
+  const int fd = a.stream();
+  a.both([&] {
+    a.set_timeout(fd, SO_RCVTIMEO, 50);
+    a.timed(50, [&] { a.recv(fd, 0); });
+    a.timed(0, [&] { a.recv(fd, 0, MSG_DONTWAIT); });
+    a.timed(0, [&] { a.read(fd, 0); });
+  });
 }
 
 }  // namespace ringroad::test
