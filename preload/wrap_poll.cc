@@ -83,6 +83,13 @@ void poll_stream(Stream& stream, short events, std::int64_t deadline, const sigs
   }
 }
 
+// What the kernel has told of may be news of the library's own.
+short ask_instance(EpollSet& set, pollfd entry) noexcept {
+  timespec at_once{};
+  set.watch();
+  return sys::ppoll(&entry, 1, &at_once, nullptr) > 0 ? entry.revents : 0;
+}
+
 }  // namespace
 
 bool ringroad::preload::deadline_from(const timespec* timeout, std::int64_t& deadline) noexcept {
@@ -227,6 +234,8 @@ int ringroad::preload::poll_streams(pollfd* fds, nfds_t count, std::int64_t dead
       }
       if (e.kernel_index >= 0 && n > 0) {
         short from_kernel = kernel[e.kernel_index].revents;
+        EpollSet* const epoll = e.socket.epoll();
+        if (from_kernel != 0 && epoll != nullptr) from_kernel = ask_instance(*epoll, fds[i]);
         if (e.stream != nullptr && from_kernel != 0) {
           if ((from_kernel & POLLERR) != 0) e.stream->service();  // a reset is both directions' affair
           // Did the carrier change while the kernel looked? Then its answer is not the stream's.

@@ -342,6 +342,40 @@ SCENARIO(epoll_put_inside_another_afterwards, kStaysOnChannel) {
   });
 }
 
+// Of a change that nobody has asked the instance for.
+SCENARIO(epoll_inside_poll_sleeps_on, kStaysOnChannel) {
+  const int fd = a.stream();
+  const int epoll = make();
+  if (a.is_server()) {
+    add(a, epoll, fd, EPOLLIN);
+    Thread polls(a, [&] {
+      a.poll(epoll, POLLIN, 10'000);
+      wait(a, epoll, 0);
+    });
+    Thread selects(a, [&] {
+      fd_set in;
+      FD_ZERO(&in);
+      FD_SET(epoll, &in);
+      timeval long_time{10, 0};
+      a.result("select", ::select(epoll + 1, &in, nullptr, nullptr, &long_time));
+      wait(a, epoll, 0);
+    });
+    polls.wait_asleep();
+    selects.wait_asleep();
+    a.shutdown(fd, SHUT_WR);
+    ::usleep(50'000);
+    polls.wait_asleep();
+    selects.wait_asleep();
+    a.sync();
+    polls.join();
+    selects.join();
+  } else {
+    a.sync();
+    a.send(fd, "x");
+  }
+  a.sync();
+}
+
 SCENARIO(epoll_inside_poll, kStaysOnChannel) {
   const int fd = a.stream();
   const int epoll = make();

@@ -165,7 +165,7 @@ SCENARIO(a_time_out_below_zero_is_over, kStaysOnChannel) {
     a.sync();
     reader.join();
     a.keep_full_ring(fd);
-    fill(fd);
+    fill_for_long(fd);
     set(SO_SNDTIMEO, -1);
     a.timed(0, [&] { a.send(fd, "no room"); });
   } else {
