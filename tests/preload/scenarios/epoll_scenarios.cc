@@ -343,7 +343,7 @@ SCENARIO(epoll_put_inside_another_afterwards, kStaysOnChannel) {
 }
 
 // Of a change that nobody has asked the instance for.
-SCENARIO(epoll_inside_poll_sleeps_on, kStaysOnChannel) {
+SCENARIO(a_poll_of_an_instance_sleeps_on, kStaysOnChannel) {
   const int fd = a.stream();
   const int epoll = make();
   if (a.is_server()) {
