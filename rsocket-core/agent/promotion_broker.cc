@@ -93,6 +93,7 @@ void PromotionBroker::start(const AgentStreamPtr& stream) noexcept {
     stream->promotion_refused(known, Reason::kNone);
     return;
   }
+  if (turns_.waits(stream)) return;
   const ChannelBudget::Quota quota = channel_quota();
   if (quota != ChannelBudget::Quota::kFree) {
     if (quota == ChannelBudget::Quota::kComing && wait_for_quota(stream)) return;
@@ -123,6 +124,13 @@ void PromotionBroker::start(const AgentStreamPtr& stream) noexcept {
   }
   if (by_path) return connect_by_path(stream);
   connect(stream, here, here && config.via_rdma);
+}
+
+void PromotionBroker::start_those_in_turn() noexcept {
+  while (turns_.has_next()) {
+    const AgentStreamPtr stream = turns_.next();
+    if (stream != nullptr && still_waits(*stream)) start(stream);
+  }
 }
 
 void PromotionBroker::connect_by_path(const AgentStreamPtr& stream) noexcept {
@@ -179,7 +187,13 @@ void PromotionBroker::connect(const AgentStreamPtr& stream, Transport& transport
 }
 
 void PromotionBroker::promote(PromotionId id, const AgentStreamPtr& stream, Transport& transport, Way way) {
-  promotions_[id] = {stream, &transport, way};
+  const auto entry = promotions_.emplace(id, Promotion{stream, &transport, way}).first;
+  try {
+    if (stream->role() == Role::kConnect) turns_.begins(stream->tuple().remote);
+  } catch (const std::bad_alloc&) {
+    promotions_.erase(entry);
+    throw;
+  }
   stream->request = id;
 }
 
@@ -189,6 +203,7 @@ std::optional<PromotionBroker::Promotion> PromotionBroker::take_promotion(Promot
   std::optional<Promotion> taken(std::move(it->second));
   promotions_.erase(it);
   taken->stream->request = 0;
+  if (taken->stream->role() == Role::kConnect) turns_.ends(taken->stream->tuple().remote);
   return taken;
 }
 
@@ -287,6 +302,7 @@ void PromotionBroker::after_service(const AgentStreamPtr& stream) noexcept {
 // ---- The loop
 
 std::int64_t PromotionBroker::next_deadline() const noexcept {
+  if (turns_.has_next()) return 0;
   std::int64_t next = std::min(budget_.deadline_ns(), kept_by_peer_.next_deadline());
   for (const auto& [id, pending] : pending_requests_) {
     next = std::min({next, pending.deadline_ns, pending.look_ns});
@@ -299,6 +315,7 @@ void PromotionBroker::expire(std::int64_t now_ns) noexcept {
   stop_waiting_for_quota(now_ns);
   for (const AgentStreamPtr& envoy : kept_by_peer_.due(now_ns)) start(envoy);
   look_again(now_ns);
+  start_those_in_turn();
 }
 
 void PromotionBroker::step_aside() noexcept {
@@ -310,6 +327,7 @@ void PromotionBroker::step_aside() noexcept {
   }
   pending_requests_.clear();
   waiting_.clear();
+  turns_.clear();
 }
 
 void PromotionBroker::after_fork_child() noexcept {
@@ -318,6 +336,7 @@ void PromotionBroker::after_fork_child() noexcept {
   new (&pending_requests_) std::map<PromotionId, PendingRequest>;
   new (&budget_) ChannelBudget;
   new (&waiting_) std::deque<Waiting>;
+  turns_.after_fork_child();
   new (&peers_without_) std::map<Endpoint, Absent>;
   kept_by_peer_.after_fork_child();
 }

@@ -26,6 +26,7 @@
 #include "rsocket-core/agent/channel_budget.h"
 #include "rsocket-core/agent/kept_by_peer.h"
 #include "rsocket-core/agent/listener_registry.h"
+#include "rsocket-core/agent/request_turns.h"
 #include "rsocket-core/agent/stream_registry.h"
 #include "rsocket-core/agent/transports.h"
 #include "rsocket-core/process/process_group.h"
@@ -52,7 +53,7 @@ class PromotionBroker {
   void set_limit(unsigned channels) noexcept { budget_.set_limit(channels); }
 
   // ---- Streams
-  // Asks the peer for a channel, if one may be asked for.
+  // Asks the peer for a channel, if one may be asked for, when it is the stream's turn.
   void start(const AgentStreamPtr& stream) noexcept;
   // Does what follows from what Stream::service() has done.
   void after_service(const AgentStreamPtr& stream) noexcept;
@@ -127,6 +128,7 @@ class PromotionBroker {
   enum class Look : std::uint8_t { kAnswered, kWaits, kWaitsForQuota };
 
   // ---- promotion_broker.cc
+  void start_those_in_turn() noexcept;
   void connect(const AgentStreamPtr& stream, bool shm, bool rdma_next) noexcept;
   void connect_by_path(const AgentStreamPtr& stream) noexcept;
   // `where`: what to ask instead of the listener, after way.hops redirects; null: the listener.
@@ -148,7 +150,8 @@ class PromotionBroker {
   ChannelBudget::Quota channel_quota() noexcept;
   // False: no memory.
   bool wait_for_quota(const AgentStreamPtr& stream) noexcept;
-  // Whether a stream that waits for a channel has still use for one. Else it has asked meanwhile, or is kept.
+  // Whether a stream that waits, for a channel or its turn, has still use for one. Else it has asked
+  // meanwhile, or is kept.
   static bool still_waits(const AgentStream& stream) noexcept;
   // A channel is free: gives it to a peer's request that waits, else to a stream that does.
   void quota_is_freed() noexcept;
@@ -181,6 +184,7 @@ class PromotionBroker {
 
   std::atomic<int> held_{0};
   std::map<PromotionId, Promotion> promotions_;
+  RequestTurns turns_;  // of those of ends that connect
   std::map<PromotionId, PendingRequest> pending_requests_;
   ChannelBudget budget_;
   std::deque<Waiting> waiting_;  // for a channel; by deadline
