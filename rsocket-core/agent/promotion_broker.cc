@@ -93,7 +93,12 @@ void PromotionBroker::start(const AgentStreamPtr& stream) noexcept {
     stream->promotion_refused(known, Reason::kNone);
     return;
   }
-  if (turns_.waits(stream)) return;
+  const StreamConfig& config = stream->config();
+  const bool here = config.via_shm && is_own_address(stream->tuple().remote);
+  const bool by_path =
+      config.via_shm && !here && config.key.present && host_.rendezvous_directory() != nullptr;
+  // VerbsTransport has turns of its own.
+  if ((here || by_path) && turns_.waits(stream)) return;
   const ChannelBudget::Quota quota = channel_quota();
   if (quota != ChannelBudget::Quota::kFree) {
     if (quota == ChannelBudget::Quota::kComing && wait_for_quota(stream)) return;
@@ -113,10 +118,6 @@ void PromotionBroker::start(const AgentStreamPtr& stream) noexcept {
     settle_refusal(stream, why_not, Reason::kNone);
     return;
   }
-  const StreamConfig& config = stream->config();
-  const bool here = config.via_shm && is_own_address(stream->tuple().remote);
-  const bool by_path =
-      config.via_shm && !here && config.key.present && host_.rendezvous_directory() != nullptr;
   if (!here && !by_path && !config.via_rdma) {
     const Reason why = config.via_shm ? Reason::kOtherNamespace : Reason::kPeerHasNoRingroad;
     settle_refusal(stream, why, Reason::kNone);
@@ -189,7 +190,7 @@ void PromotionBroker::connect(const AgentStreamPtr& stream, Transport& transport
 void PromotionBroker::promote(PromotionId id, const AgentStreamPtr& stream, Transport& transport, Way way) {
   const auto entry = promotions_.emplace(id, Promotion{stream, &transport, way}).first;
   try {
-    if (stream->role() == Role::kConnect) turns_.begins(stream->tuple().remote);
+    if (entry->second.takes_turn()) turns_.begins(stream->tuple().remote);
   } catch (const std::bad_alloc&) {
     promotions_.erase(entry);
     throw;
@@ -203,7 +204,7 @@ std::optional<PromotionBroker::Promotion> PromotionBroker::take_promotion(Promot
   std::optional<Promotion> taken(std::move(it->second));
   promotions_.erase(it);
   taken->stream->request = 0;
-  if (taken->stream->role() == Role::kConnect) turns_.ends(taken->stream->tuple().remote);
+  if (taken->takes_turn()) turns_.ends(taken->stream->tuple().remote);
   return taken;
 }
 

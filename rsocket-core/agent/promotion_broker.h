@@ -105,6 +105,10 @@ class PromotionBroker {
     AgentStreamPtr stream;
     Transport* transport = nullptr;
     Way way;
+
+    bool takes_turn() const noexcept {
+      return stream->role() == Role::kConnect && transport->carrier() == Carrier::kShm;
+    }
   };
   struct PendingRequest {
     Transport* transport = nullptr;
@@ -184,7 +188,7 @@ class PromotionBroker {
 
   std::atomic<int> held_{0};
   std::map<PromotionId, Promotion> promotions_;
-  RequestTurns turns_;  // of those of ends that connect
+  RequestTurns turns_;  // of those that take one
   std::map<PromotionId, PendingRequest> pending_requests_;
   ChannelBudget budget_;
   std::deque<Waiting> waiting_;  // for a channel; by deadline

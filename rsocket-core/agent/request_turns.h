@@ -1,4 +1,4 @@
-// Whose turn it is to ask a peer for a channel: at most kMostAtOnce streams ask one peer at a time, the
+// Whose turn it is to ask a peer for shared memory: at most kMostAtOnce streams ask one peer at a time, the
 // others as these have their answers. On a busy host the peer would else answer each of them too late.
 //
 // A plain table without locks, sockets or requests: the broker starts what it gives out.
