@@ -46,7 +46,7 @@ def _row(case, heading, key, row):
             f"{tcp['median']:,.{metric.decimals}f} {metric.title}" if tcp and metric else "-",
             _ratio(ours, main) or _why(ours), _first(ours, row["tcp"], TIMES), _first(ours, row["tcp"], CPU),
             "; ".join(others),
-            str(min(one["rounds"] for one in row.values() if one["rounds"]) if main else 0)]
+            str(ours["rounds"] if ours else 0)]
 
 
 def _workload(heading, key):
@@ -76,7 +76,8 @@ def _ratio(row, name, tcp=None):
         ratio = ratios.compare(tcp["figures"][name]["values"], figure["values"], False)["ratio"]
     if not ratio:
         return ""
-    middle, low, high = (f"{ratio[part]:.2f}" for part in ("median", "min", "max"))
+    decimals = 2 if ratio["max"] >= 0.1 else 3
+    middle, low, high = (f"{ratio[part]:.{decimals}f}" for part in ("median", "min", "max"))
     words = middle if low == high else f"{middle} ({low}..{high})"
     loses = float(middle) < 1 if METRICS[name].more_is_better else float(middle) > 1
     return f"**{words}**" if loses else words
