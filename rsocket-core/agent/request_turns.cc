@@ -1,6 +1,7 @@
 #include "rsocket-core/agent/request_turns.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 
 namespace ringroad {

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <new>
 
 #include "rsocket-core/net/endpoint.h"
 #include "rsocket-core/stream/agent_stream.h"
